@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -26,6 +26,7 @@ from .encoding.prompt_encoder import PromptEncoder
 from .encoding.tower import KeptFeatures, Tower, makes_features
 from .encoding.validation import refusal
 from .language.chat_template import ANSWER, fault_of_template
+from .language.merging import say_difference
 from .language.model import SharingMode
 from .language.own_forward import refuse_other_log_probs, refusing_errors
 from .language.policy import TokenPolicy
@@ -35,12 +36,15 @@ from .language.usage import Clips, Question, Tokens, code_of, unit_note
 from .loading.adapted_layers import freeze_unused
 from .loading.hub import autocast, cast_weights, checkpointing, without_adapter
 from .loading.lora import Lora
+from .loading.merging import MergedAdapters, check_merging
 from .loading.quantise import Quantise, only_with_lora
 from .loading.vision_language import check_finite, load, model_type_of
 from .tokens.attention import Attention, attention_of, not_as_requested, takes_trees
 from .tokens.backbone import ONE_IMAGE, Backbone, Sight, answers_to_each
+from .tokens.compiled_step import CompiledStep, check_compiled
 from .tokens.log_probs import OutputHead
 from .tokens.sampling import SamplingDistribution
+from .tokens.trace import TokenTrace
 from .tokens.vllm.launch import Served
 from .tokens.vllm.prompts import clip_refusal
 
@@ -63,6 +67,7 @@ class VisionLanguage(TokenPolicy):
     """
 
     task: ClassVar[str] = "image-text-to-text"  # as the hub calls it
+    compile_backend: ClassVar[Any] = "inductor"  # of `torch.compile`
     compared: ClassVar[tuple[Prompt, ...]] = IMAGES  # the prompts that a type of model that no test runs is tried on
 
     model: str  # a hub name, a folder as transformers saves it, or `lab:NAME`
@@ -92,6 +97,8 @@ class VisionLanguage(TokenPolicy):
     coordinates: Convention | None = None
     # Longer prompts, images included, are refused; nothing is ever cut. null: the model's context.
     max_prompt_tokens: Annotated[int, Field(ge=1)] | None = None
+    # `torch.compile` on the step of sampling (CUDA graphs on a GPU, never run there); sdpa and models without windows
+    compile: bool = False  # and states; log-probs change in their last digits
     prompt_cache: Annotated[int, Field(ge=1)] = 64  # how many prompts are kept with their images decoded and resized
     # The `model_type` of transformers, for `check --tiny` where the hub name does not tell the family.
     family: str | None = None
@@ -100,6 +107,8 @@ class VisionLanguage(TokenPolicy):
     _weights: Weights | None = field(default=None, init=False, repr=False)
     _banned: tuple[int, ...] = field(default=(), init=False, repr=False)
     _tower: Tower | None = field(default=None, init=False, repr=False)
+    _merged: MergedAdapters | None = field(default=None, init=False, repr=False)  # of rollouts, where it is set
+    _compiled: CompiledStep | None = field(default=None, init=False, repr=False)
     _head: OutputHead | None = field(default=None, init=False, repr=False)  # with the scale that was asked; no tensors
 
     def __post_init__(self) -> None:
@@ -108,6 +117,9 @@ class VisionLanguage(TokenPolicy):
         only_with_lora(self.quantise, self.lora)
         if self.lora is not None and self.engine is not None and self.engine.sleep == 2:
             raise ValueError("engine.sleep must be 0 or 1 with a lora, whose base the server would drop, got 2")
+        check_merging(self.lora, self.quantise)
+        if self.engine is not None and self._of_own_rollouts:
+            raise ValueError(f"{self._of_own_rollouts[0]} is for rollouts by transformers, and an engine is set")
         if "{prompt}" not in self.template:
             raise ValueError(f"template must hold {{prompt}}, where the prompt's text goes, got {self.template!r}")
         if (self.min_pixels or 0) > (self.max_pixels or float("inf")):
@@ -125,6 +137,8 @@ class VisionLanguage(TokenPolicy):
         Raises ConfigError where they cannot be found or are of another kind, and where a type of model that no test
         runs differs from its own forward pass.
         """
+        if placement.maximum is not None and self._of_own_rollouts:
+            raise ConfigError(f"modality.{self._of_own_rollouts[0]}: not with weights that are sharded over processes")
         self._placement = replace(placement, maximum=None)  # every process by itself, until weights are sharded
         dtype = torch.float32 if self.lora is None else placement.dtype
         self._model, processor = load(self.model, dtype, Attention.of(self.attention).loaded, _CONFIG)
@@ -133,6 +147,9 @@ class VisionLanguage(TokenPolicy):
             if not is_tested(self._model.config):
                 self._probe()
             refuse_other_log_probs(self, self.model, self.encoder, self.compared)
+        if self.compile:
+            with self.sampling():
+                check_compiled(self.backbone, self.model)
         if placement.maximum is not None and self.backbone.one_at_a_time:
             raise ConfigError(
                 f"sharding is 'full', but {self.model!r} computes prompts one at a time, and processes that share "
@@ -164,6 +181,7 @@ class VisionLanguage(TokenPolicy):
         if makes_features(self._model):
             is_frozen = self.vision == "frozen" and not self.adapted_tower
             self._tower = Tower(self._model, KeptFeatures(int(1e9 * self.kept_features_gb)) if is_frozen else None)
+        self._merged = MergedAdapters([self._model]) if self.lora is not None and self.lora.merge_rollouts else None
         if self.gradient_checkpointing:
             checkpoint = getattr(self._model, "activation_checkpointing_enable", None)  # its name in transformers 5.23
             (checkpoint or self._model.gradient_checkpointing_enable)({"use_reentrant": False})
@@ -210,6 +228,7 @@ class VisionLanguage(TokenPolicy):
             lora=lora,
             min_pixels=None if self.min_pixels is None else 28 * 28,
             max_pixels=None if self.max_pixels is None else 56 * 56,
+            compile=False,
             max_prompt_tokens=None if self.max_prompt_tokens is None else 2**15,  # its tokens are bytes and a few words
         )
         return small.with_tiny_engine()
@@ -260,6 +279,12 @@ class VisionLanguage(TokenPolicy):
         """Returns the encoder of prompts; known after `prepare`."""
         assert self._encoder is not None, "prepare() comes first"
         return self._encoder
+
+    @property
+    def compiled_step(self) -> CompiledStep | None:
+        if self.compile and self._compiled is None:
+            self._compiled = CompiledStep.of(self.backbone, self.compile_backend)
+        return self._compiled
 
     @property
     def banned(self) -> tuple[int, ...]:
@@ -356,13 +381,20 @@ class VisionLanguage(TokenPolicy):
         with autocast(self._placement), checkpointing(self._model, kept) if is_checkpointed else nullcontext():
             yield
 
-    def sampling(self) -> AbstractContextManager[None]:
-        return Attention.of(self.attention).sampling(self._model)
+    @contextmanager
+    def sampling(self) -> Iterator[None]:
+        """Sets the attention of rollouts, and merges the adapter where `lora.merge_rollouts` is set."""
+        with Attention.of(self.attention).sampling(self._model), self._merged() if self._merged else nullcontext():
+            yield
 
     def forget(self) -> None:
         """Frees the kept features of images."""
         if self._tower is not None and self._tower.kept is not None:
             self._tower.kept.drop()
+
+    def sampled(self, trace: TokenTrace, prompt_of: Tensor) -> None:
+        if self._merged is not None:
+            say_difference(self, self._merged, trace, prompt_of)
 
     def export(self, folder: Path) -> None:
         """Writes the weights now in place, with the processor: a transformers folder, or a peft adapter's."""
@@ -409,6 +441,12 @@ class VisionLanguage(TokenPolicy):
     def clips_usage(self) -> Clips | None:
         """Returns how frames of videos are chosen; None for a policy of images."""
         return None
+
+    @property
+    def _of_own_rollouts(self) -> list[str]:
+        """Returns the settings in use that change how this policy itself samples, on one process."""
+        used = {"lora.merge_rollouts": self.lora is not None and self.lora.merge_rollouts, "compile": self.compile}
+        return [name for name, is_used in used.items() if is_used]
 
     def _has_coordinates(self) -> bool:
         """Returns whether the unit of coordinates is known; also where the family is only known when it is loaded."""

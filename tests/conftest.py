@@ -3,10 +3,11 @@
 import gc
 import logging
 import os
+from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 
 import pytest
-import torch
 from hypothesis import settings
 
 gc.disable()  # until all tests are collected: what is imported stays
@@ -15,8 +16,6 @@ os.environ["HF_HUB_OFFLINE"] = "1"  # before anything imports huggingface_hub, w
 settings.register_profile("thorough", deadline=None, derandomize=True, max_examples=50)  # what CI runs
 settings.register_profile("mmrl", settings.get_profile("thorough"), max_examples=25)
 settings.load_profile("mmrl")
-# `torch.manual_seed` keeps a stack trace for each GPU that may be there later, 11,000 times.
-SEED = torch.manual_seed if torch.cuda.is_available() else torch.default_generator.manual_seed
 
 
 def pytest_collection_finish() -> None:
@@ -42,7 +41,21 @@ def root() -> Path:
     return Path(__file__).parents[1]
 
 
+@cache
+def _start() -> tuple[Callable[[int], None], Callable[[int], object]]:
+    """Returns what sets torch's number of threads, and its seed.
+
+    torch is imported here: the process that only hands tests to its workers starts them seconds earlier without.
+    """
+    import torch
+
+    # `torch.manual_seed` keeps a stack trace for each GPU that may be there later, 11,000 times.
+    seed = torch.manual_seed if torch.cuda.is_available() else torch.default_generator.manual_seed
+    return torch.set_num_threads, seed
+
+
 @pytest.fixture(autouse=True)
 def same_random_numbers() -> None:
-    torch.set_num_threads(1)
-    SEED(0)
+    set_num_threads, seed = _start()
+    set_num_threads(1)
+    seed(0)

@@ -1,7 +1,6 @@
 """Checks of Qwen2.5-VL: decoding, the vision tower, packed updates, log-probs of chosen tokens."""
 
 from collections.abc import Callable
-from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -29,7 +28,7 @@ def answers_of(policy: Any, prompt: Any, count: int, tokens: int) -> Any:
 
 
 def decode_7b(measured: Measurement) -> None:
-    """Measures tokens a second of 8, 64 and 256 answers: base, LoRA, merged, and `generate` with both caches."""
+    """Measures tokens a second of 8, 64 and 256 answers: base, LoRA, merged, compiled, `generate` with both caches."""
     policy: Any = qwen(measured, lora=lora(64, is_tiny=measured.is_tiny))
     tiny = measured.is_tiny
     prompt = prompt_of(policy, 40 if tiny else 1300, 56 if tiny else 896)
@@ -37,11 +36,12 @@ def decode_7b(measured: Measurement) -> None:
     long, short = (6, 4) if tiny else (200, 50)
     rows: list[dict[str, Any]] = []
     cases = [("merged", 64, long), ("lora", 64, short), ("base", 64, short), ("generate", 64, short),
-             ("generate static", 64, short), ("merged", 256, short), ("merged", 8, short), ("lora", 8, short),
-             ("lora", 256, short), ("base", 8, short), ("base", 256, short)]  # fmt: skip
+             ("generate static", 64, short), ("compiled", 64, long), ("merged", 256, short), ("merged", 8, short),
+             ("lora", 8, short), ("lora", 256, short), ("base", 8, short), ("base", 256, short)]  # fmt: skip
     for case, count, tokens in cases[:5] if tiny else cases:
-        if measured.has_time(f"{case}, {count} answers", 12):
-            with measured.may_lack_memory(f"{case}, {count} answers"):
+        name = f"{case}, {count} answers"
+        if (case != "compiled" or measured.on_cuda(name)) and measured.has_time(name, 12):
+            with measured.may_lack_memory(name):
                 rows.append(_decoding(measured, policy, prompt, case, (2 if tiny else count, tokens)))
     measured.figures["cases"] = rows
     bar = next((row for row in rows if row["case"] == "merged" and row["answers"] == 64), None)
@@ -53,19 +53,18 @@ def _decoding(measured: Measurement, policy: Any, prompt: Any, case: str, size: 
     """Returns the figures of (answers, tokens); the prompt's reading is inside."""
     count, tokens = size
     network = policy._model
-    merged(network, is_merged=case == "merged" or case.startswith("generate"))
+    is_merged = case in ("merged", "compiled") or case.startswith("generate")
+    policy.compile = case == "compiled"
     if case.startswith("generate"):
         function: Callable[[int], Any] = lambda length: _generate(policy, prompt, count, length, case)  # noqa: E731
     else:
         function = lambda length: answers_of(policy, prompt, count, length)  # noqa: E731
-    try:
-        with without_adapter(network) if case == "base" else nullcontext():
-            function(2)  # warm
-            measured.begin_peak()
-            first: list[Any] = []
-            seconds = measured.seconds(lambda: first.append(function(tokens)), warm=0)
-    finally:
-        merged(network, is_merged=False)
+    first: list[Any] = []
+    with without_adapter(network) if case == "base" else merged(network, is_merged=is_merged):
+        function(tokens if case == "compiled" else 2)  # warm: a step is compiled at the lengths that follow
+        measured.begin_peak()
+        seconds = measured.seconds(lambda: first.append(function(tokens)), warm=0)
+    policy.compile = False
     if not case.startswith("generate"):
         completions = first[0].trace.completions
         measured.identity("answers_of_another_length", float((completions.length != tokens).sum()), 0)
@@ -106,17 +105,16 @@ def _waits(measured: Measurement, policy: Any, prompt: Any) -> None:
     """Counts operations and waits of a decoded token: those of 16 tokens more, with and without the adapter merged."""
     few, many = (2, 4) if measured.is_tiny else (16, 32)
     for case in ("lora", "merged"):
-        merged(policy._model, is_merged=case == "merged")
-        answers_of(policy, prompt, 2, few)  # what is made once is there
         waits, computed = [], []
-        for tokens in (few, many):
-            with measured.counting_syncs() as found:
-                answers_of(policy, prompt, 2, tokens)
-            waits.append(found[0])
-            with Operations() as operations:
-                answers_of(policy, prompt, 2, tokens)
-            computed.append(operations.computed)
-        merged(policy._model, is_merged=False)
+        with merged(policy._model, is_merged=case == "merged"):
+            answers_of(policy, prompt, 2, few)  # what is made once is there
+            for tokens in (few, many):
+                with measured.counting_syncs() as found:
+                    answers_of(policy, prompt, 2, tokens)
+                waits.append(found[0])
+                with Operations() as operations:
+                    answers_of(policy, prompt, 2, tokens)
+                computed.append(operations.computed)
         measured.figures[f"operations_per_token_{case}"] = significant((computed[1] - computed[0]) / (many - few))
         measured.figures[f"host_waits_per_token_{case}"] = significant((waits[1] - waits[0]) / (many - few))
     measured.at_most("host_waits_per_token_merged", measured.figures["host_waits_per_token_merged"], SYNCS_BAR)

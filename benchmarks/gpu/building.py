@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from io import BytesIO
 from typing import Any
@@ -15,6 +16,7 @@ from mmrl.core.keys import generator
 from mmrl.media.pictures import StoredPicture
 from mmrl.modalities.flow.decisions import Conditioning
 from mmrl.modalities.loading.lora import Lora
+from mmrl.modalities.loading.merging import MergedAdapters
 from mmrl.modalities.sd3 import StableDiffusion3
 from mmrl.modalities.stable_diffusion import StableDiffusion
 from mmrl.modalities.stable_diffusion_xl import StableDiffusionXL
@@ -192,9 +194,6 @@ def lora(rank: int, *, is_tiny: bool) -> Lora:
     return Lora(rank=4 if is_tiny else rank, alpha=8 if is_tiny else 2 * rank)
 
 
-def merged(network: nn.Module, *, is_merged: bool) -> None:
-    """Adds the adapters of a network to its weights, or takes them out again."""
-    layers: Any = network.modules()
-    for layer in layers:
-        if hasattr(layer, "lora_A") and hasattr(layer, "unmerge") and bool(layer.merged) != is_merged:
-            layer.merge() if is_merged else layer.unmerge()
+def merged(network: nn.Module, *, is_merged: bool) -> AbstractContextManager[None]:
+    """Returns a context with the adapters of a network in its weights, as `lora.merge_rollouts` puts them; or none."""
+    return MergedAdapters([network])() if is_merged else nullcontext()

@@ -95,8 +95,10 @@ def on_device(batch: RewardBatch, device: torch.device | None) -> RewardBatch:
 def _moved(outputs: Outputs, device: torch.device) -> Outputs:
     if outputs.each is not None:
         return replace(outputs, each=tuple(_moved(one, device) for one in outputs.each))
-    media = {name: getattr(outputs, name) for name in ("images", "videos", "audio")}
-    return replace(outputs, **{name: one.to(device) for name, one in media.items() if one is not None})
+    images, videos, audio = (
+        None if one is None else one.to(device) for one in (outputs.images, outputs.videos, outputs.audio)
+    )
+    return replace(outputs, images=images, videos=videos, audio=audio)
 
 
 def check_needs(name: str, reward: Reward, batch: RewardBatch) -> None:

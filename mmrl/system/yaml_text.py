@@ -8,8 +8,10 @@ from mmrl.system.errors import ConfigError
 
 MAX_VALUES = 100_000  # of a config with every alias written out; nine aliases on nine levels are 387 million
 MAX_LETTERS = 1_000_000  # PyYAML takes some seconds for them
+MAX_LETTERS_IN_C = 8_000  # libyaml's parser is seven times as fast, but 50,000 levels on the C stack end the process
 # RecursionError: some hundred levels. ValueError: numbers of thousands of digits.
 NOT_YAML = (yaml.YAMLError, ValueError, RecursionError)
+_FAST_LOADER: Any = yaml.CSafeLoader if yaml.__with_libyaml__ else yaml.SafeLoader
 
 
 def parse_yaml(text: str, what: str) -> Any:
@@ -25,20 +27,29 @@ def parse_yaml(text: str, what: str) -> Any:
     """
     if len(text) > MAX_LETTERS:
         raise ConfigError(f"{what} has {len(text):,} letters; no config needs more than {MAX_LETTERS:,}")
+    is_short = len(text) <= MAX_LETTERS_IN_C
     try:
-        loader = yaml.SafeLoader(text)
         try:
-            root = loader.get_single_node()
-            if root is None:
-                return None
-            _count_values(root, what, {}, set())
-            return _unshared(loader.construct_document(root))
-        finally:
-            loader.dispose()
+            return _parsed(text, what, _FAST_LOADER if is_short else yaml.SafeLoader)
+        except yaml.YAMLError:
+            return _parsed(text, what, yaml.SafeLoader)  # its message shows the place
     except ConfigError:
         raise
     except NOT_YAML as error:
         raise ConfigError(f"{what} is not YAML: {error}") from error
+
+
+def _parsed(text: str, what: str, kind: Any) -> Any:
+    """Returns the value of a YAML text that a loader of this kind reads; raises ConfigError as `parse_yaml` does."""
+    loader = kind(text)
+    try:
+        root = loader.get_single_node()
+        if root is None:
+            return None
+        _count_values(root, what, {}, set())
+        return _unshared(loader.construct_document(root))
+    finally:
+        loader.dispose()
 
 
 def _count_values(node: yaml.Node, what: str, counts: dict[int, int], opened: set[int]) -> int:

@@ -29,7 +29,8 @@ from ..encoding.encoded_files import EncodedFiles, folder_of, identity_of
 from ..encoding.prompt_cutting import cuts_of, without_cut_warnings
 from ..loading.exporting import save_lora, save_pipeline
 from ..loading.hub import source_of, without_adapter
-from ..loading.lora import Lora
+from ..loading.lora import Lora, leave_casts_to_autocast
+from ..loading.merging import MergedAdapters, check_merging
 from ..loading.quantise import Quantise, only_with_lora
 from .decisions import Conditioning
 from .policy import FlowPolicy
@@ -40,6 +41,7 @@ from .usage import Call, Grid, code_of, grid_of, num_steps, usage_of
 # The parts that encodings depend on, by how their names begin.
 _ENCODERS = ("text_encoder", "tokenizer", "processor", "image_encoder", "image_processor", "feature_extractor", "vae")
 _INDEX = "model_index.json"  # the file that the folder of a pipeline holds
+log = logging.getLogger(__name__)
 
 
 @dataclass(kw_only=True)
@@ -52,6 +54,7 @@ class DiffusersPolicy(FlowPolicy):
     title: ClassVar[tuple[str, str]]  # the plug-in's name and the family's, for errors
     pixel_multiple: ClassVar[int] = 1  # of height and width
     makes_frames: ClassVar[bool] = False  # sizes may have a number of frames
+    compile_backend: ClassVar[Any] = "inductor"  # of `torch.compile`
 
     model: str  # a hub name, a diffusers folder, or `lab:NAME`
     # In pixels: a multiple of 16 (`sd3`) or 8 (`stable_diffusion`); of what the model asks for (`diffusers_pipeline`).
@@ -74,6 +77,7 @@ class DiffusersPolicy(FlowPolicy):
     vae_tiling: bool = False
     _pipeline: Any = field(default=None, init=False, repr=False)
     _weights: Weights | None = field(default=None, init=False, repr=False)
+    _merged: MergedAdapters | None = field(default=None, init=False, repr=False)  # in rollouts, where it is set
     _grids: dict[tuple[str, int], list[float]] = field(default_factory=dict, init=False, repr=False)
     _by_size: dict[Size, Self] = field(default_factory=dict, init=False, repr=False)
 
@@ -81,6 +85,7 @@ class DiffusersPolicy(FlowPolicy):
         """Raises ValueError for settings out of range, and for sizes that are no multiples of `pixel_multiple`."""
         super().__post_init__()
         only_with_lora(self.quantise, self.lora)
+        check_merging(self.lora, self.quantise)
         known = sizes_in("sizes", self.sizes)
         if known:
             self.width, self.height = known[0][:2]
@@ -108,6 +113,8 @@ class DiffusersPolicy(FlowPolicy):
         self._placement = placement
         if self.sizes and placement.maximum is not None:  # processes would make their calls of a size alone
             raise ConfigError(f"modalities.{self.title[0]}.sizes: not with weights that are sharded over processes")
+        if self.lora is not None and self.lora.merge_rollouts and placement.maximum is not None:
+            raise ConfigError("modality.lora.merge_rollouts: not with weights that are sharded over processes")
         self._pipeline = self._load(placement)
         if self.vae_tiling:
             _tile(self._pipeline, f"modalities.{self.title[0]}.vae_tiling")
@@ -119,6 +126,8 @@ class DiffusersPolicy(FlowPolicy):
         for name, network in networks.items():
             self._prepare_network(name, network)
         self._weights = self.trained_weights()
+        is_merged = self.lora is not None and self.lora.merge_rollouts
+        self._merged = MergedAdapters([*networks.values()]) if is_merged else None
 
     def _prepare_network(self, name: str, network: Any) -> None:
         """Makes a network ready for training, as the settings say."""
@@ -132,7 +141,7 @@ class DiffusersPolicy(FlowPolicy):
         if self.attention is not None:
             _set_attention(network, self.attention, f"modalities.{self.title[0]}.attention")
         if self.compile:
-            network.compile()
+            network.compile(backend=self.compile_backend)
         self.freeze_unused(network)
 
     @property
@@ -249,7 +258,12 @@ class DiffusersPolicy(FlowPolicy):
 
     def rollout(self, prompts: Sequence[Prompt], plans: Sequence[Plan], keys: Sequence[GroupKey]) -> Rollout:
         if not self.sizes:
-            return super().rollout(prompts, plans, keys)
+            if self._merged is None:
+                return super().rollout(prompts, plans, keys)
+            with self._merged():
+                found = super().rollout(prompts, plans, keys)
+            self._say_merging_difference(self._merged, found)
+            return found
 
         def sampled(one: Self, rows: list[int]) -> Rollout:
             return one.rollout(
@@ -257,6 +271,19 @@ class DiffusersPolicy(FlowPolicy):
             )
 
         return self._each_size(prompts, sampled)
+
+    def _say_merging_difference(self, merged: MergedAdapters, rollout: Rollout) -> None:
+        """Logs, once, how far predictions with merged adapters are from those with adapters apart."""
+        latents = rollout.trace.clean[:4].float()
+        sigma = self.known(torch.full((len(latents),), 0.5, device=latents.device))
+        rows = rollout.prompt[:4].to(latents.device)
+        found = merged.compared(lambda: self.velocity(latents, sigma, rollout.trace.conditioning[rows]))
+        if found is not None:
+            log.warning(
+                "lora.merge_rollouts: predictions with the adapter merged differ from those of the update by %.2g of "
+                "their norm",
+                float((found[0] - found[1]).norm() / found[1].norm()),
+            )
 
     def offline(self, prompts: Sequence[Prompt], outputs: Outputs, keys: Sequence[GroupKey]) -> Rollout:
         if not self.sizes:
@@ -456,6 +483,8 @@ class PipelinePolicy(DiffusersPolicy):
 
     def prepare(self, placement: Placement) -> None:
         super().prepare(placement)
+        if self.lora is not None:
+            leave_casts_to_autocast(self.trained_network())
         self._files = self.encoded_files()
 
     @property

@@ -102,8 +102,7 @@ def footprint_of(policy: Counted, mode: SharingMode, work: Workload) -> Footprin
     element = 4 if work.dtype == torch.float32 else 2
     heads = getattr(text, "num_key_value_heads", None) or text.num_attention_heads
     width = getattr(text, "head_dim", None) or text.hidden_size // text.num_attention_heads
-    length = work.prompt_tokens + work.max_tokens
-    cache = 2 * depth * heads * width * element * length * batch
+    cache = _cache_while_answering(work, batch, depth, 2 * heads * width * element)
     logits = 4 * _LOGITS * text.vocab_size * batch
     trained = [size for size, is_trained in shapes if is_trained]
     return Footprint(
@@ -113,7 +112,7 @@ def footprint_of(policy: Counted, mode: SharingMode, work: Workload) -> Footprin
         is_adapter=policy.lora is not None and policy.lora.path is None,
         activations=activations,
         last_layer=peaks[low],
-        sampling=2 * cache + logits,  # answers that end leave a copy of the others' cache
+        sampling=cache + logits,
         kept=4 * 5 * work.samples * work.max_tokens,
         outputs=0,
         call_flops=step * work.max_tokens / 2,
@@ -225,6 +224,19 @@ def _update(policy: Counted, model: Any, work: Workload, mode: SharingMode) -> C
             return _Head.apply(states[places], head.weight, policy.vocabulary_chunk).sum()  # type: ignore[no-any-return]
 
     return run
+
+
+def _cache_while_answering(work: Workload, batch: int, depth: int, of_token: int) -> int:
+    """Returns the bytes of the caches of `batch` answers and of their prompts; of_token: a token's in one layer.
+
+    Answers have room in blocks; where a block is full, or answers that ended leave, one layer at a time is copied.
+    """
+    from ..tokens.cache_room import BLOCK
+
+    room = work.max_tokens if work.max_tokens <= BLOCK else -(-work.max_tokens // BLOCK) * BLOCK
+    of_layer = of_token * (work.prompt_tokens + room) * batch
+    prompts = of_token * work.prompt_tokens * -(-batch // work.group_size)
+    return (depth + 1) * of_layer + depth * prompts
 
 
 def _step(policy: Counted, model: Any, work: Workload) -> Callable[[], Tensor]:

@@ -20,6 +20,7 @@ from mmrl.system.out_of_memory import Result, in_halves
 
 from ..encoding.inputs import EncodedPrompt
 from ..tokens.backbone import Answers, Backbone
+from ..tokens.compiled_step import CompiledStep
 from ..tokens.completions import Completions, StoppingCriteria, uniforms
 from ..tokens.generation import AnswerGenerator
 from ..tokens.lockstep import FILLER, Lockstep
@@ -84,6 +85,11 @@ class TokenGenerator(TokenModel, Checked):
             self._lockstep = Lockstep(maximum, self.encode([FILLER])[0], self.end_tokens[0])
         return self._lockstep
 
+    @property
+    def compiled_step(self) -> CompiledStep | None:
+        """Returns the compiled decoding step; None: the network samples as it is."""
+        return None
+
     def use(self, backbone: Backbone) -> None:
         """Uses a backbone with what the model told when it was loaded."""
         self._probed = backbone
@@ -141,7 +147,12 @@ class TokenGenerator(TokenModel, Checked):
             assert own is not None, "a rollout of no prompts"
             completions = own
         self.num_calls += len(seeds)
-        return TokenTrace(tuple(encoded), completions, self._distribution(plan), is_recorded=True)
+        trace = TokenTrace(tuple(encoded), completions, self._distribution(plan), is_recorded=True)
+        self.sampled(trace, prompt_of)
+        return trace
+
+    def sampled(self, trace: TokenTrace, prompt_of: Tensor) -> None:
+        """Looks at answers that were just sampled; prompt_of: [B] the prompt of each. Most policies need not."""
 
     def _generate_by_engine(
         self,
@@ -252,6 +263,7 @@ class TokenGenerator(TokenModel, Checked):
         trees = self._in_memory(len(number), plan, lambda own: generate_trees(own, encoded, roots, seed_of, plan))
         completions, prompt_of = trees.completions, roots[trees.root]
         trace = TokenTrace(tuple(encoded), completions, self._distribution(plan), is_recorded=True)
+        self.sampled(trace, prompt_of)
         num_calls, num_tokens = count_spans(completions), int(completions.length.sum())
         self.num_calls += num_calls
         counts = {
@@ -290,7 +302,10 @@ class TokenGenerator(TokenModel, Checked):
 
     def _answer_generator(self, plan: AnswerPlan, size: int) -> AnswerGenerator:
         stopping = StoppingCriteria(self.end_tokens, plan.stop, self.decode, plan.max_tokens)
-        return AnswerGenerator(self.backbone, self.head, self._distribution(plan), stopping, size, self.lockstep)
+        return AnswerGenerator(
+            *(self.backbone, self.head, self._distribution(plan), stopping, size, self.lockstep),
+            compiled=self.compiled_step,
+        )
 
     def _distribution(self, plan: AnswerPlan) -> SamplingDistribution:
         return SamplingDistribution(plan.temperature, plan.top_p, plan.top_k, plan.min_p, self.banned)

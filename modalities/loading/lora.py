@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
+import torch
 from pydantic import Field
 from torch import nn
 
@@ -25,6 +26,10 @@ class Lora(Checked):
     # layers of the attention of a flow family, all linear layers of a language model.
     targets: tuple[str, ...] | None = None
     path: str | None = None  # a folder with an exported LoRA to start from
+    # Rollouts run on W + B A rounded to the dtype of the frozen W, not on W and the adapter: a third to a half of the
+    # kernels, and other numbers. The update does not merge, so that log-probs recorded in the rollout differ from its
+    # own, as the first rollout says. Not for quantised weights.
+    merge_rollouts: bool = False
 
     def __post_init__(self) -> None:
         """Raises ValueError for settings out of range, and for an empty list of targets."""
@@ -83,6 +88,7 @@ class Lora(Checked):
                 )
             )
         _train_adapter(model)
+        leave_casts_to_autocast(model)
         for name, parameter in model.named_parameters():
             if not name.startswith(tuple(f"{part}." for part in parts)):
                 parameter.requires_grad_(False)
@@ -140,3 +146,16 @@ def _train_adapter(network: nn.Module) -> None:
         if is_adapter:
             parameter.data = parameter.data.float()  # small updates would be lost in bf16
         parameter.requires_grad_(is_adapter)
+
+
+def leave_casts_to_autocast(network: nn.Module) -> None:
+    """Stops peft from casting inputs of adapters on weights in half precision up, which autocast would cast down again.
+
+    Such a network must run under autocast only. No number changes: the values are of half precision before and after.
+    """
+    from peft.tuners.lora.layer import Linear
+
+    for module in network.modules():
+        if isinstance(module, Linear) and not module.lora_variant:
+            half = module.get_base_layer().weight.dtype in (torch.bfloat16, torch.float16)
+            module.cast_input_dtype_enabled = not half

@@ -114,7 +114,7 @@ class Backbone:
         output = self.network(
             input_ids=tokens,
             attention_mask=mask,
-            position_ids=_position_ids(positions),
+            position_ids=position_ids(positions),
             use_cache=False,
             **extra,
             **(media or {}),
@@ -130,7 +130,7 @@ class Backbone:
         output = self.network(
             input_ids=prompts.tokens,
             attention_mask=prompts.mask,
-            position_ids=_position_ids(prompts.positions),
+            position_ids=position_ids(prompts.positions),
             past_key_values=cache,
             use_cache=True,
             **extra,
@@ -147,7 +147,7 @@ class Backbone:
         output = self.network(
             input_ids=tokens,
             attention_mask=mask,
-            position_ids=_position_ids(positions),
+            position_ids=position_ids(positions),
             past_key_values=cache,
             use_cache=True,
         )
@@ -186,12 +186,12 @@ class Backbone:
 def expand(cache: Any, rows: Tensor) -> Any:
     """Returns a cache whose row n is row `rows[n]` of the given cache, which is not changed; gradients flow."""
     copied = copy.copy(cache)
-    copied.layers = [_copied(layer) for layer in cache.layers]
+    copied.layers = [copied_layer(layer) for layer in cache.layers]
     copied.reorder_cache(rows)
     return copied
 
 
-def _copied(layer: Any) -> Any:
+def copied_layer(layer: Any) -> Any:
     """Returns a layer of a cache with the same tensors and dictionaries of its own (of linear attention's states).
 
     Where a gradient will flow, a state is replaced: transformers writes the next one into it, and the backward pass
@@ -213,5 +213,6 @@ def _replaced(layer: Any, recurrent_states: Tensor, state_idx: int = 0, **_given
     return recurrent_states
 
 
-def _position_ids(positions: Tensor) -> Tensor:
+def position_ids(positions: Tensor) -> Tensor:
+    """Returns positions [A, n, T] as a network takes them: [n, T] where there is one axis."""
     return positions if len(positions) > 1 else positions[0]

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from ..encoding.inputs import EncodedPrompt, PromptBatch
 from .backbone import Backbone, expand
+from .compiled_step import CompiledStep
 from .completions import Completions, StoppingCriteria
 from .lockstep import Lockstep
 from .log_probs import OutputHead
@@ -64,6 +65,18 @@ class GenerationState:
             length=self.length[rows],
             hidden=self.hidden[rows],
             cache=expand(self.cache, rows),
+            mask=self.mask[rows],
+        )
+
+    def keep(self, rows: Tensor) -> "GenerationState":
+        """Returns the state of the answers `rows` [k]; its own cache keeps these rows alone, layer by layer."""
+        self.cache.reorder_cache(rows)
+        return replace(
+            self,
+            slot=self.slot[rows],
+            start=self.start[rows],
+            length=self.length[rows],
+            hidden=self.hidden[rows],
             mask=self.mask[rows],
         )
 
@@ -181,6 +194,10 @@ class AnswerGenerator:
     lockstep: Lockstep | None = None  # then the last row is a dummy, which ends when no process samples any more
     # tokens of an answer sampled between two reads of the host; None: 1 on a CPU, where reads are free, else READ_EVERY
     read_every: int | None = None
+    # the share of the answers side by side that have ended, from which on they leave the cache, which copies it; None:
+    # each leaves at once where the host reads every token, else when half have ended
+    leave_from: float | None = None
+    compiled: CompiledStep | None = None  # in place of the network, for all tokens but an answer's first
 
     @torch.no_grad()
     def answers(self, prompts: Sequence[EncodedPrompt], prompt_of: Tensor, uniform: Tensor) -> Completions | None:
@@ -226,41 +243,58 @@ class AnswerGenerator:
         """
         stride, budget = prod(splits.values()), self.stopping.max_tokens
         num_read, read_every = state.mask.shape[1], self._read_every
-        state = replace(state, mask=torch.nn.functional.pad(state.mask, (0, budget), value=1))
+        state = self._with_room(state, budget)
         slots = stride * torch.arange(len(state.slot))  # of the state, on the host
+        is_over = torch.zeros(len(slots), dtype=torch.bool)  # of the answers in the state, as far as the host has read
         is_banned = banned_mask(self.distribution, len(self.head.weight), state.hidden.device)
         unread: list[SampledTokens] = []
         for step in range(budget):
             if (branch := splits.get(step, 1)) > 1:
                 stride //= branch
                 state, slots = state.split(branch, stride), table.split(slots, branch, stride)
+                is_over = is_over.repeat_interleave(branch)
             sampled = self._sample(state, uniform, is_banned)
             state, token = replace(state, length=state.length + 1), sampled.token
             unread.append(sampled)
             # an answer that has ended does not split, so the host reads before a split
             if (step + 1) % read_every == 0 or step + 1 == budget or step + 1 in splits:
-                is_over = self._read(unread, table, slots, names, is_last=step + 1 == budget)
+                is_over = self._read(unread, table, slots, is_over, names, is_last=step + 1 == budget)
                 unread = []
                 if bool(is_over.all()):
                     break
-                if bool(is_over.any()):
+                if self._leave(is_over, is_split=step + 1 in splits):
                     stay = (~is_over).nonzero()[:, 0]
-                    slots, stay = slots[stay], stay.to(token.device, non_blocking=True)
-                    state, token = state.take(stay), token[stay]
-            # a split counts tokens from the prompt, so only answers that begin at the prompt split
-            positions = self.backbone.answer_positions(state.start + state.length - 1, 1)
-            mask: Tensor | None = state.mask[:, : num_read + step + 1]
-            if read_every > 1:
-                mask = self.backbone.unread_mask(state.mask[:, : num_read + step + 1], is_padded=state.is_padded)
-            hidden = self.backbone.continue_from_cache(token[:, None], mask, positions, state.cache)[:, 0]
-            state = replace(state, hidden=hidden)
+                    slots, is_over, stay = slots[stay], is_over[stay], stay.to(token.device, non_blocking=True)
+                    state, token = state.keep(stay), token[stay]
+            state = replace(state, hidden=self._continue(state, token, num_read + step + 1))
         return table.completions(names)
+
+    def _with_room(self, state: GenerationState, budget: int) -> GenerationState:
+        """Returns the state with the mask of all tokens that may come, and with their room where shapes are fixed."""
+        cache = state.cache if self.compiled is None else self.compiled.with_fixed_room(state.cache, budget)
+        return replace(state, cache=cache, mask=torch.nn.functional.pad(state.mask, (0, budget), value=1))
+
+    def _continue(self, state: GenerationState, token: Tensor, length: int) -> Tensor:
+        """Returns the hidden states [n, H] behind the next tokens [n], with which the cache holds `length` tokens."""
+        # a split counts tokens from the prompt, so only answers that begin at the prompt split
+        positions = self.backbone.answer_positions(state.start + state.length - 1, 1)
+        if self.compiled is not None:
+            return self.compiled(token[:, None], state.mask, positions, state.cache)[:, 0]
+        mask: Tensor | None = state.mask[:, :length]
+        if self._read_every > 1:
+            mask = self.backbone.unread_mask(state.mask[:, :length], is_padded=state.is_padded)
+        return self.backbone.continue_from_cache(token[:, None], mask, positions, state.cache)[:, 0]
 
     @property
     def _read_every(self) -> int:
         if self.read_every is not None:
             return self.read_every
         return 1 if self.backbone.device.type == "cpu" else READ_EVERY
+
+    def _leave(self, is_over: Tensor, *, is_split: bool) -> bool:
+        """Returns whether answers that are over [a] leave the cache now; before a split none may stay."""
+        share = self.leave_from if self.leave_from is not None else 0.0 if self._read_every == 1 else 0.5
+        return bool(is_over.any()) and (is_split or float(is_over.float().mean()) >= share)
 
     def _sample(self, state: GenerationState, uniform: Tensor, is_banned: Tensor | None) -> SampledTokens:
         """Samples the next token of each answer; the host reads nothing."""
@@ -277,14 +311,21 @@ class AnswerGenerator:
         return sample_tokens(log_probs, uniform)
 
     def _read(
-        self, steps: Sequence[SampledTokens], table: Table, slots: Tensor, names: Names, *, is_last: bool
+        self,
+        steps: Sequence[SampledTokens],
+        table: Table,
+        slots: Tensor,
+        is_over: Tensor,
+        names: Names,
+        *,
+        is_last: bool,
     ) -> Tensor:
         """Reads the tokens of the answers in `slots` [a] into the table, each answer as far as it goes.
 
-        Returns [a] bool: the answers that ended, by a criterion or the budget. Raises DivergedError where an answer
-        that had not ended had no possible token.
+        Returns [a] bool: the answers that have ended, now by a criterion or the budget, or before (`is_over` [a]).
+        Raises DivergedError where an answer that had not ended had no possible token.
         """
-        is_over = torch.zeros(len(slots), dtype=torch.bool)
+        is_over = is_over.clone()
         for sampled, support in SampledTokens.read(steps):
             if bool(is_over.all()):
                 break
@@ -314,9 +355,11 @@ class PrefilledPrompts:
 
     def state(self, prompt: Tensor, stride: int = 1) -> GenerationState:
         """Returns the state at which answers to the prompts `prompt` [n] begin, in slots that are `stride` apart."""
+        from .cache_room import with_room  # imports transformers
+
         slot = stride * torch.arange(len(prompt), device=self.hidden.device)
         start, mask = self.batch.next_position[prompt], self.batch.mask[prompt]
-        cache, length = expand(self.cache, prompt), torch.zeros_like(slot)
+        cache, length = with_room(self.cache, prompt, self.generator.stopping.max_tokens), torch.zeros_like(slot)
         return GenerationState(slot, start, length, self.hidden[prompt], cache, mask, self.batch.is_padded)
 
     def answers(

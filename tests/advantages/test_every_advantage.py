@@ -12,6 +12,7 @@ from mmrl.core.contracts import RangeChecking
 from mmrl.core.data import Paths, Scores
 from mmrl.core.declarations import AdvantageDeclaration
 from mmrl.core.plugins import build, names
+from tests.parameters import in_one_test
 
 # Groups of 6 mixed, 3 equal, 3 with one invalid, 1 alone, and 2 of whom one is invalid; two have a control
 GROUP = torch.tensor([7, 7, 1, 7, 1, 30, 7, 1, 30, 4, 30, 5, 5, 7, 7, 7, 1])
@@ -29,10 +30,8 @@ def advantage(request: pytest.FixtureRequest) -> Any:
     return build("advantages", {"name": request.param})
 
 
-@pytest.fixture(params=[False, True], ids=["samples", "decisions"])
-def with_paths(request: pytest.FixtureRequest) -> bool:
-    """Whether the decisions of the samples are known, and all that may be known of them."""
-    return bool(request.param)
+# Whether the decisions of the samples are known, and all that may be known of them.
+samples_and_decisions = in_one_test("with_paths", [False, True])
 
 
 def _scores(rows: Tensor | None = None, reward: Tensor = REWARD) -> Scores:
@@ -74,6 +73,7 @@ def test_there_are_advantages() -> None:
     assert {"grpo", "rloo"} <= set(names("advantages"))
 
 
+@samples_and_decisions
 def test_shape_and_dtype(advantage: Any, with_paths: bool) -> None:
     got = advantage(_scores(), _paths(with_paths))
     assert got.shape in ((len(GROUP),), (len(GROUP), 5 if with_paths else 1))
@@ -87,12 +87,14 @@ def test_it_says_whether_it_tells_decisions_apart(advantage: Any) -> None:
     assert shape == ((len(GROUP), 5) if AdvantageDeclaration.of(advantage).is_per_decision else (len(GROUP),))
 
 
+@samples_and_decisions
 def test_the_order_of_the_batch_does_not_matter(advantage: Any, with_paths: bool) -> None:
     order = torch.randperm(len(GROUP), generator=torch.Generator().manual_seed(0))
     assert_close(advantage(_scores(order), _paths(with_paths, order)), advantage(_scores(), _paths(with_paths))[order])
 
 
-@pytest.mark.parametrize("num_processes", [2, 4])
+@in_one_test("num_processes", [2, 4])
+@samples_and_decisions
 def test_it_is_the_same_after_a_gather_from_several_processes(
     advantage: Any, with_paths: bool, num_processes: int
 ) -> None:
@@ -104,10 +106,12 @@ def test_it_is_the_same_after_a_gather_from_several_processes(
     assert_close(gathered, advantage(_scores(), _paths(with_paths))[torch.cat(parts)])
 
 
+@samples_and_decisions
 def test_invalid_samples_and_controls_get_zero(advantage: Any, with_paths: bool) -> None:
     assert (advantage(_scores(), _paths(with_paths))[~VALID] == 0).all()
 
 
+@samples_and_decisions
 def test_degenerate_groups_get_exactly_zero(advantage: Any, with_paths: bool) -> None:
     """All rewards equal, alone, or the only valid member; not where more is compared with than the group."""
     got = advantage(_scores(), _paths(with_paths))
@@ -116,6 +120,7 @@ def test_degenerate_groups_get_exactly_zero(advantage: Any, with_paths: bool) ->
     assert got.abs().sum() > 0
 
 
+@samples_and_decisions
 def test_a_batch_in_which_all_is_equal_gets_exactly_zero(advantage: Any, with_paths: bool) -> None:
     if _compares_with(advantage) == "nothing":
         pytest.skip("it is the score, whatever others have")
@@ -123,6 +128,7 @@ def test_a_batch_in_which_all_is_equal_gets_exactly_zero(advantage: Any, with_pa
         assert (advantage(_scores(reward=torch.full_like(REWARD, reward)), _paths(with_paths)) == 0).all()
 
 
+@samples_and_decisions
 def test_controls_change_nothing_for_the_others(advantage: Any, with_paths: bool) -> None:
     if _compares_with(advantage) == "greedy":
         pytest.skip("it is a control that its samples are compared with")
@@ -130,6 +136,7 @@ def test_controls_change_nothing_for_the_others(advantage: Any, with_paths: bool
     assert_close(advantage(_scores(rows), _paths(with_paths, rows)), advantage(_scores(), _paths(with_paths))[rows])
 
 
+@samples_and_decisions
 def test_what_could_not_be_judged_changes_nothing_for_the_others(advantage: Any, with_paths: bool) -> None:
     wild = torch.where(VALID | IS_CONTROL, REWARD, 1e9)
     got, rows = advantage(_scores(reward=wild), _paths(with_paths)), (VALID | IS_CONTROL).nonzero()[:, 0]
@@ -137,8 +144,9 @@ def test_what_could_not_be_judged_changes_nothing_for_the_others(advantage: Any,
     assert_close(got[rows], advantage(_scores(rows), _paths(with_paths, rows)))
 
 
-@pytest.mark.parametrize("scale", [1e6, 1e-6])
-@pytest.mark.parametrize("shift", [0.0, -1e6])
+@in_one_test("scale", [1e6, 1e-6])
+@in_one_test("shift", [0.0, -1e6])
+@samples_and_decisions
 def test_huge_small_and_negative_rewards_stay_finite(
     advantage: Any, with_paths: bool, scale: float, shift: float
 ) -> None:
@@ -146,7 +154,7 @@ def test_huge_small_and_negative_rewards_stay_finite(
         try:
             advantage.check({"r": (shift, 1e7)}, {"r": 1.0})
         except ValueError:
-            pytest.skip("it refuses rewards below 0")
+            return  # it refuses rewards below 0
     got = advantage(_scores(reward=REWARD * scale + shift), _paths(with_paths))
     assert got.isfinite().all()
     assert (got[~VALID] == 0).all()
@@ -161,11 +169,13 @@ def test_an_outlier_does_not_turn_the_order_of_the_others(advantage: Any) -> Non
     assert got.isfinite().all() and (got[members].diff() >= 0).all()
 
 
+@samples_and_decisions
 def test_an_empty_batch_is_empty(advantage: Any, with_paths: bool) -> None:
     nothing = torch.zeros(0, dtype=torch.int64)
     assert len(advantage(_scores(nothing), _paths(with_paths, nothing))) == 0
 
 
+@samples_and_decisions
 def test_a_batch_without_a_valid_sample_gets_zero(advantage: Any, with_paths: bool) -> None:
     rows = torch.tensor([8, 11])
     assert (advantage(_scores(rows), _paths(with_paths, rows)) == 0).all()

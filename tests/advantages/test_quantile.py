@@ -10,10 +10,11 @@ from torch.testing import assert_close
 from mmrl.advantages.grpo import Grpo
 from mmrl.advantages.quantile import Quantile
 from tests.advantages.scored import NAN, scored
+from tests.parameters import in_one_test
 
 
-@pytest.mark.parametrize("k", [0.1, 0.25, 0.4, 0.5, 0.9, 1.0])
-@pytest.mark.parametrize("size", [2, 5, 8, 30])
+@in_one_test("k", [0.1, 0.25, 0.4, 0.5, 0.9, 1.0])
+@in_one_test("size", [2, 5, 8, 30])
 def test_the_baseline_is_numpys_inverted_distribution(k: float, size: int) -> None:
     rewards = np.random.default_rng(size).normal(size=size).astype(np.float32)
     expected = (rewards - np.quantile(rewards, k, method="inverted_cdf")) / (rewards.std() + 1e-4)

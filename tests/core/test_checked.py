@@ -10,6 +10,7 @@ from pydantic import Field
 from mmrl.core import plugins
 from mmrl.core.checked import Checked
 from mmrl.system.errors import ConfigError
+from tests.parameters import in_one_test
 
 
 @dataclass(frozen=True)
@@ -52,8 +53,8 @@ WRONG = [
 ]
 
 
-@pytest.mark.parametrize(("settings", "message"), WRONG)
-@pytest.mark.parametrize("cls", [Settings, Ordered])
+@in_one_test(("settings", "message"), WRONG)
+@in_one_test("cls", [Settings, Ordered])
 def test_a_setting_out_of_range_is_refused_in_python(cls: Any, settings: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError) as caught:
         cls(**settings)

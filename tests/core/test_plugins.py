@@ -15,6 +15,7 @@ from mmrl.core import plugins
 from mmrl.core.config import load_config
 from mmrl.core.contracts import ConfigError
 from mmrl.system import spelling
+from tests.parameters import in_one_test
 
 SHIPPED = [(kind, name) for kind in plugins.KINDS for name in plugins.names(kind)]
 OWN = """
@@ -220,7 +221,7 @@ def test_every_folder_holds_plugins() -> None:
     assert {kind for kind, _ in SHIPPED} == set(plugins.KINDS)
 
 
-@pytest.mark.parametrize(("kind", "name"), SHIPPED)
+@in_one_test(("kind", "name"), SHIPPED)
 def test_a_shipped_file_holds_one_public_dataclass_with_a_docstring(kind: plugins.Kind, name: str) -> None:
     cls = plugins.find(kind, name)
     module = importlib.import_module(cls.__module__)

@@ -11,6 +11,7 @@ from mmrl.core.contracts import LossBatch, OutputsByWeights
 from mmrl.core.data import Outputs
 from mmrl.core.forward_outputs import PROVIDED, Denoising, GaussianDecisions, RenderedOutputs, TokenDecisions
 from mmrl.core.plugins import build, names
+from tests.parameters import in_one_test
 
 B, K = 4, 3
 ADVANTAGES = torch.tensor([1.0, -0.5, 2.0, 0.0])[:, None].expand(B, K)
@@ -140,7 +141,7 @@ def test_parts_of_a_view_add_up_to_the_whole(loss: Any, evaluation: Any) -> None
     assert_close(total, whole)
 
 
-@pytest.mark.parametrize("name", names("losses"))
+@in_one_test("name", names("losses"))
 def test_samples_without_decisions_count_nothing(name: str) -> None:
     loss = build("losses", {"name": name})
     weight = WEIGHT * torch.tensor([1.0, 0.0, 1.0, 1.0])[:, None]

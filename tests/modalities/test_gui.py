@@ -21,6 +21,7 @@ from mmrl.parsing.actions.action import Action
 from mmrl.parsing.actions.dialects import DIALECTS
 from mmrl.parsing.coordinates import Canvas
 from mmrl.plans.answers import AnswerPlan
+from tests.parameters import in_one_test
 
 CANVAS = Canvas((200, 100), (100, 100), "resized")
 CLICK = '{"name": "computer_use", "arguments": {"action": "left_click", "coordinate": [10, 20]}}'
@@ -72,8 +73,8 @@ def test_an_answer_in_the_dialect_is_an_action_in_pixels_of_the_original(dialect
         assert found is None or dialect == "plain"  # which reads any one point
 
 
-@pytest.mark.parametrize("text", ["", "click the button", "(1, 2) or (3, 4)", "(nan, 2)", "(" * 10_000])
-@pytest.mark.parametrize("dialect", list(DIALECTS))
+@in_one_test("text", ["", "click the button", "(1, 2) or (3, 4)", "(nan, 2)", "(" * 10_000])
+@in_one_test("dialect", list(DIALECTS))
 def test_what_is_not_understood_is_none(dialect: Any, text: str) -> None:
     assert Gui(model="a/b", dialect=dialect).action(text, CANVAS) is None
 

@@ -10,6 +10,7 @@ from mmrl.parsing.actions.action import CLICKS, Action, Kind
 from mmrl.parsing.actions.dialects import DIALECTS, DialectName
 from mmrl.parsing.coordinates import Canvas, Convention
 from tests.dialects import NAMES, SCREEN
+from tests.parameters import in_one_test
 
 GRID = {"original": 1.0, "resized": 1.0, "thousand": 1.0, "unit": 0.001}
 
@@ -146,15 +147,15 @@ def test_an_action_comes_back_from_its_text(name: DialectName, data: st.DataObje
     assert dialect.write(parsed, canvas) == text, "what stands on the grid stays there"
 
 
-@pytest.mark.parametrize("name", ["agentcpm", "gui_r1", "pyautogui", "qwen", "ui_tars"])
-@pytest.mark.parametrize("text", NASTY)
+@in_one_test("name", ["agentcpm", "gui_r1", "pyautogui", "qwen", "ui_tars"])
+@in_one_test("text", NASTY)
 def test_typed_text_never_breaks_out_of_its_call(name: DialectName, text: str) -> None:
     typed = Action("type", text=text)
     assert DIALECTS[name].parse(DIALECTS[name].write(typed, SCREEN), SCREEN) == typed
 
 
-@pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("convention", ["original", "resized", "thousand", "unit"])
+@in_one_test("name", NAMES)
+@in_one_test("convention", ["original", "resized", "thousand", "unit"])
 def test_every_dialect_clicks_where_it_is_told(name: DialectName, convention: Convention) -> None:
     canvas = Canvas((1920, 1080), (1932, 1092), convention)
     clicked = DIALECTS[name].parse(DIALECTS[name].write(Action("click", point=(1440, 270)), canvas), canvas)

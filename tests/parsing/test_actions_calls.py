@@ -11,9 +11,10 @@ from mmrl.parsing.actions.action import Action
 from mmrl.parsing.actions.calls import Call, quote, read_calls
 from mmrl.parsing.answers import ParseError
 from tests.dialects import AT, parse
+from tests.parameters import in_one_test
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("call", "action"),
     [
         ("click(start_box='(500,250)')", Action("click", point=AT)),
@@ -55,7 +56,7 @@ def test_ui_tars_calls(call: str, action: Action) -> None:
     assert parse("ui_tars", f"Action:{call}\n") == action
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     "text",
     [
         "click(start_box='(1,2)')",
@@ -89,7 +90,7 @@ def test_other_ui_tars_calls_are_refused(text: str) -> None:
         parse("ui_tars", text)
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("code", "action"),
     [
         ("pyautogui.click(500, 250)", Action("click", point=AT)),
@@ -126,7 +127,7 @@ def test_pyautogui_calls(code: str, action: Action) -> None:
     assert parse("pyautogui", code) == action
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     "code",
     [
         "",

@@ -9,13 +9,14 @@ from mmrl.parsing.actions.action import Action
 from mmrl.parsing.actions.dialects import DIALECTS
 from mmrl.parsing.answers import ParseError
 from tests.dialects import AT, THOUSAND, parse
+from tests.parameters import in_one_test
 
 
 def tool_call(**arguments: Any) -> str:
     return f"<tool_call>{json.dumps({'name': 'computer_use', 'arguments': arguments})}</tool_call>"
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("arguments", "action"),
     [
         ({"action": "left_click", "coordinate": [500, 250]}, Action("click", point=AT)),
@@ -50,7 +51,7 @@ def test_qwen_tool_calls(arguments: dict[str, Any], action: Action) -> None:
     assert parse("qwen", "I see it.\n" + tool_call(**arguments)) == action
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     "text",
     [
         "",

@@ -23,6 +23,7 @@ from mmrl.parsing.answers import (
     read_spans,
     tagged,
 )
+from tests.parameters import in_one_test
 
 
 def test_the_parts_in_tags_and_what_is_around_them() -> None:
@@ -97,7 +98,7 @@ def test_a_box_is_read(text: str, box: tuple[float, ...]) -> None:
         read_point(text)
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     "text",
     [
         *("", "3 4", "3, 4", "(3 4)", "(3, 4", "3, 4)", "(3, 4]", "(3)", "(1, 2, 3)", "[1, 2, 3, 4, 5]", "(a, b)"),

@@ -5,9 +5,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mmrl.parsing.answers import MAX_SPANS, ParseError, read_span, read_spans
+from tests.parameters import in_one_test
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("text", "span"),
     [
         ("3.5 to 7.2", (3.5, 7.2)),
@@ -38,7 +39,7 @@ def test_the_last_span_of_a_text(text: str, span: tuple[float, float]) -> None:
     assert read_span(text) == span
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     "text",
     ["", "5", "3 7", "three to seven", "v-3 to 7", "1e-3 to 7", "3 to -7", "3 to +7", "1:20 to 1:30", "0:03 to 7",
      "3 to 7:10", "1e3 to 2e3", "3 to 7e5", "1.2.3 to 4", "1 to 2.3.4", "nan to inf", "3 sheep and 7", "v3 to 7",

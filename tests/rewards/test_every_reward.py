@@ -76,7 +76,7 @@ def test_the_class_says_what_the_reward_is(name: str, example: Example, reward: 
 
 def test_scores_keep_to_the_range_and_come_near_both_ends(reward: Reward, example: Example) -> None:
     low, high = reward.range
-    seeds = SEEDS[:4] if "model" in reward.needs else SEEDS
+    seeds = SEEDS[:2] if "model" in reward.needs else SEEDS
     found = [reward.score(example_batch(example, seed)) for seed in seeds]
     found += [reward.score(example.best())] if example.best is not None else []
     for scores in found:

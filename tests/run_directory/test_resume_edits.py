@@ -19,6 +19,7 @@ from mmrl.run_directory.lock import LOCK
 from mmrl.run_directory.manifest import write_manifest
 from mmrl.run_directory.resumed_settings import differences, kept_settings
 from mmrl.system.errors import ConfigError
+from tests.parameters import slow_but
 from tests.tiny_runs import SDE, SMALL
 
 Edit = Callable[[dict[str, Any]], Any]
@@ -91,7 +92,19 @@ EDITS: dict[str, tuple[Edit, str]] = {
 }
 
 
-@pytest.mark.parametrize("name", EDITS)
+ONE_OF_EACH_KIND = (
+    "rate x 100",
+    "rate as text",
+    "seed is true",
+    "another loss",
+    "a setting more of the loss",
+    "one reward more",
+)
+
+
+@pytest.mark.parametrize(
+    "name", slow_but(EDITS, *ONE_OF_EACH_KIND, "a weight", "averaging dropped", "a key that nobody knows")
+)
 def test_an_edit_between_stop_and_resume_is_named(run: Path, name: str) -> None:
     edit, said = EDITS[name]
     edit_file(run, edit)

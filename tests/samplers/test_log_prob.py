@@ -2,7 +2,6 @@
 
 from typing import Any
 
-import pytest
 import torch
 from torch import Tensor
 from torch.distributions import Independent, Normal
@@ -13,6 +12,7 @@ from mmrl.core.plugins import build, find, names
 from mmrl.plans.flow import Step
 from mmrl.samplers.base.fans import FanSampler
 from mmrl.samplers.base.flow import WindowedSampler
+from tests.parameters import in_one_test
 
 SHAPE = (2, 3, 3)
 SAMPLERS: dict[str, Any] = {name: find("samplers", name) for name in names("samplers")}
@@ -45,8 +45,8 @@ def decisions(mean: Tensor, std: Tensor, sample: Tensor, reduction: Any = "mean"
     return GaussianDecisions(mean, std, sample, each, each[:, None], reduction)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
-@pytest.mark.parametrize("name", STOCHASTIC)
+@in_one_test("dtype", [torch.float32, torch.bfloat16, torch.float16])
+@in_one_test("name", STOCHASTIC)
 def test_a_batch_of_mixed_noise_levels_scores_like_one_normal_after_another(
     name: str, dtype: torch.dtype, grid_policy: Any
 ) -> None:
@@ -60,8 +60,8 @@ def test_a_batch_of_mixed_noise_levels_scores_like_one_normal_after_another(
             torch.testing.assert_close(scored[row].double(), expected, rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
-@pytest.mark.parametrize("name", STOCHASTIC)
+@in_one_test("dtype", [torch.float32, torch.bfloat16, torch.float16])
+@in_one_test("name", STOCHASTIC)
 def test_scoring_what_was_stored_again_changes_no_bit(name: str, dtype: torch.dtype, grid_policy: Any) -> None:
     """One decision at a time, as when sampling, against all in another order, as in an update."""
     mean, std, sample = transitions(random_steps(name, grid_policy()), dtype)

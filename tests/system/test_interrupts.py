@@ -3,6 +3,7 @@
 import re
 import signal
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import suppress
@@ -184,21 +185,27 @@ def test_a_run_whose_reward_hangs_says_which_where_and_when(hangs: CommandLine, 
     )
 
 
-def ended(monkeypatch: pytest.MonkeyPatch) -> "SimpleQueue[int]":
-    """The codes with which threads end this process, where they end themselves instead."""
+@pytest.fixture
+def codes(monkeypatch: pytest.MonkeyPatch) -> "Iterator[SimpleQueue[int]]":
+    """The codes with which threads end this process, where they end themselves instead, within the test."""
     codes: SimpleQueue[int] = SimpleQueue()
+    threads: list[threading.Thread] = []
 
     def end(code: int) -> NoReturn:
+        threads.append(threading.current_thread())
         codes.put(code)
         raise SystemExit
 
     monkeypatch.setattr("mmrl.system.last_resort.os._exit", end)
-    return codes
+    yield codes
+    for thread in threads:
+        thread.join(10)
 
 
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")  # of `ended`
-def test_what_no_exception_ends_is_ended_by_force_behind_the_second_ctrl_c(monkeypatch: pytest.MonkeyPatch) -> None:
-    codes = ended(monkeypatch)
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")  # of `codes`
+def test_what_no_exception_ends_is_ended_by_force_behind_the_second_ctrl_c(
+    monkeypatch: pytest.MonkeyPatch, codes: "SimpleQueue[int]"
+) -> None:
     monkeypatch.setattr(last_resort, "GRACE", 0.01)
     left: list[str] = []
     with LastResort(lambda: left.append("lock") or "; go on", is_reporting=False) as end:  # type: ignore[func-returns-value]
@@ -211,19 +218,19 @@ def test_what_no_exception_ends_is_ended_by_force_behind_the_second_ctrl_c(monke
     assert codes.empty(), "what has ended by itself is not ended"
 
 
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")  # of `ended`
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")  # of `codes`
 def test_a_reward_that_catches_every_exception_ends_with_its_process(
-    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], codes: "SimpleQueue[int]"
 ) -> None:
-    codes = ended(monkeypatch)
     monkeypatch.setattr(last_resort, "MARGIN", 0.01)
     monkeypatch.setattr(last_resort, "GLANCE", 0.005)
-    patience = Patience(0.01)
+    patience = Patience(0.1)  # a busy machine reaches the loop before that
     monkeypatch.setattr("mmrl.system.last_resort.faulthandler.dump_traceback_later", lambda *_, **__: None)
-    with LastResort(str) as end, suppress(RunError), patience.call("reward 'stubborn'", None):
+    with LastResort(str) as end:
         end.guard([patience])
-        while codes.empty():
-            with suppress(BaseException):
-                time.sleep(0.01)
-    assert codes.get() == 1
-    assert capfd.readouterr().err.startswith("mmrl: reward 'stubborn' has not answered within the 0.01 seconds")
+        with suppress(RunError), patience.call("reward 'stubborn'", None):
+            while codes.empty():
+                with suppress(BaseException):
+                    time.sleep(0.01)
+    assert codes.get(timeout=10) == 1
+    assert capfd.readouterr().err.startswith("mmrl: reward 'stubborn' has not answered within the 0.1 seconds")

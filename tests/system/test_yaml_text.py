@@ -56,6 +56,17 @@ def test_all_else_is_read_as_the_library_reads_it(text: str) -> None:
     assert parse_yaml(text, "my.yaml") == yaml.safe_load(text)
 
 
+@pytest.mark.parametrize("text", ["[" * 7_999, "- " * 3_999 + "a", "[" * 100_000])
+def test_no_depth_ends_the_process(text: str) -> None:
+    with pytest.raises(ConfigError, match="is not YAML"):
+        parse_yaml(text, "my.yaml")
+
+
+def test_a_mistake_is_shown_where_it_stands() -> None:
+    with pytest.raises(ConfigError, match=r"(?s)line 2, column 5:\n +b: c: d\n +\^"):
+        parse_yaml("a: 1\nb: c: d", "my.yaml")
+
+
 def test_anchors_and_merges_work_and_nothing_is_shared_between_two_places() -> None:
     text = "base: &base {name: shapes, weight: 1}\nrewards: [*base, {<<: *base, weight: 2}, *base]"
     found = parse_yaml(text, "my.yaml")

@@ -17,6 +17,7 @@ from PIL import Image
 from mmrl.core.contracts import ConfigError
 from mmrl.modalities.tiny.pipelines.families import FAMILIES, tiny_pipeline, write_tiny_pipeline
 from mmrl.modalities.tiny.pipelines.family import PipelineFamily
+from tests.parameters import in_one_test
 
 _diffusers: Any = diffusers
 ALIKE = 1e-5  # pixels in [0, 1]: loaded weights lie elsewhere in memory, which changes the order of sums
@@ -102,7 +103,7 @@ def parts(pipeline: Any) -> dict[str, str]:
     return {name: type(part).__name__ for name, part in pipeline.components.items() if part is not None}
 
 
-@pytest.mark.parametrize("name", FAMILIES)
+@in_one_test("name", FAMILIES)
 def test_a_family_declares_what_fits_together(name: str) -> None:
     family = FAMILIES[name]
     assert inspect.getdoc(family.build), "the paper or model card"

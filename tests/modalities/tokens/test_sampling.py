@@ -16,6 +16,7 @@ from transformers.generation.logits_process import (
 
 from mmrl.core.contracts import DivergedError
 from mmrl.modalities.tokens.sampling import SamplingDistribution, Support, sample_tokens, sampling_log_probs
+from tests.parameters import in_one_test
 
 BELOW_ONE = math.nextafter(1.0, 0.0)
 DISTRIBUTIONS = [
@@ -143,8 +144,8 @@ def test_a_row_without_a_token_to_draw_is_refused(logits: Any, banned: tuple[int
         sampling_log_probs(torch.tensor(logits), SamplingDistribution(1.0, banned=banned))
 
 
-@pytest.mark.parametrize("distribution", DISTRIBUTIONS)
-@pytest.mark.parametrize("uniform", [0.0, 1e-300, 0.5, BELOW_ONE])
+@in_one_test("distribution", DISTRIBUTIONS)
+@in_one_test("uniform", [0.0, 1e-300, 0.5, BELOW_ONE])
 def test_a_drawn_token_is_in_the_support(distribution: SamplingDistribution, uniform: float) -> None:
     log_probs = sampling_log_probs(some_logits(), distribution)
     tokens = sample_tokens(log_probs, torch.full((40,), uniform, dtype=torch.float64))

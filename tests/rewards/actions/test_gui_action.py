@@ -16,6 +16,7 @@ from mmrl.parsing.answers import ParseError
 from mmrl.parsing.coordinates import Canvas
 from mmrl.rewards.actions.gui_action import GuiAction, words_f1
 from mmrl.scoring.scorer import build_scorer
+from tests.parameters import in_one_test
 from tests.rewards.example import Example
 from tests.rewards.example import make_batch as batch_of
 
@@ -52,7 +53,7 @@ EXAMPLE = Example(
 )
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("action", "target", "score"),
     [
         (Action("click", point=(150, 200)), BOX, 1),

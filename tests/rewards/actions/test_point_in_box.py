@@ -14,6 +14,7 @@ from mmrl.parsing.actions.action import Action
 from mmrl.parsing.actions.dialects import DIALECTS, DialectName
 from mmrl.parsing.coordinates import Canvas, Convention
 from mmrl.rewards.actions.point_in_box import PointInBox
+from tests.parameters import in_one_test
 from tests.rewards.example import Example, answers
 from tests.rewards.hostile import HOSTILE, REPEATED, TEXTS, check_scores, megabytes, shown
 
@@ -74,9 +75,9 @@ def test_a_point_is_judged_on_the_original_image(make_batch: Make) -> None:
     assert judge(["(60, 105)", "(120, 210)"], make_batch, half) == [1, 0]
 
 
-@pytest.mark.parametrize("name", sorted(DIALECTS))
-@pytest.mark.parametrize("convention", ["original", "resized", "thousand", "unit"])
-@pytest.mark.parametrize("size", [(1920, 1080), (300, 4000), (8000, 250)])
+@in_one_test("name", sorted(DIALECTS))
+@in_one_test("convention", ["original", "resized", "thousand", "unit"])
+@in_one_test("size", [(1920, 1080), (300, 4000), (8000, 250)])
 def test_the_targets_centre_hits_in_every_dialect_and_size(
     name: DialectName, convention: Convention, size: tuple[int, int], make_batch: Make
 ) -> None:

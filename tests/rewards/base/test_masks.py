@@ -87,7 +87,7 @@ def test_a_polygon_holds_the_pixels_whose_centre_it_holds(ring: list[tuple[float
 def test_a_triangle_is_scikit_images(ring: list[tuple[int, int]]) -> None:
     """Theirs counts pixels as points: half a pixel aside they are the same, but for those on an edge."""
     found = fill(np.array(ring, dtype=float), 10, 20)
-    theirs = polygon2mask((10, 20), np.array([(y - 0.5, x - 0.5) for x, y in ring]))  # type: ignore[no-untyped-call]  # none there
+    theirs = polygon2mask((10, 20), np.array([(y - 0.5, x - 0.5) for x, y in ring]))
     away = ~on_an_edge(ring)
     np.testing.assert_array_equal(found[away], theirs[away])
 

@@ -18,6 +18,7 @@ from mmrl.core.data import Outputs, Prompt
 from mmrl.parsing.coordinates import Canvas, Convention, format_box
 from mmrl.rewards.base.boxes import box_overlap
 from mmrl.rewards.boxes.box_iou import BoxIou
+from tests.parameters import in_one_test
 from tests.rewards.example import Example, answers
 from tests.rewards.hostile import HOSTILE, REPEATED, TEXTS, check_scores, megabytes, shown
 
@@ -120,8 +121,8 @@ def test_scores_by_hand(kind: str, far: float, half: float, same: float, make_ba
     assert judge(texts, [0, 0, 10, 10], make_batch, kind=kind) == pytest.approx([far, half, same])
 
 
-@pytest.mark.parametrize("kind", ["iou", "giou", "diou", "ciou"])
-@pytest.mark.parametrize(
+@in_one_test("kind", ["iou", "giou", "diou", "ciou"])
+@in_one_test(
     "text",
     [
         "<answer>[10, 10, 0, 0]</answer>",

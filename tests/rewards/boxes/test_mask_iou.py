@@ -17,6 +17,7 @@ from mmrl.parsing.answers import ParseError
 from mmrl.parsing.coordinates import Canvas, Convention
 from mmrl.rewards.base.masks import MAX_CORNERS, MAX_RINGS
 from mmrl.rewards.boxes.mask_iou import MaskIou
+from tests.parameters import in_one_test
 from tests.rewards.example import Example, answers
 from tests.rewards.hostile import HOSTILE, REPEATED, TEXTS, check_scores, megabytes, shown
 
@@ -92,7 +93,7 @@ def test_masks_as_they_are_written(said: Any) -> None:
     assert judge(said) == 1
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     "said",
     [
         [10, 8, 2, 2],

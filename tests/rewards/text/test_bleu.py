@@ -8,7 +8,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sacrebleu.tokenizers.tokenizer_13a import Tokenizer13a
 from sacrebleu.tokenizers.tokenizer_re import TokenizerRegexp
-from torchmetrics.functional.text import sacre_bleu_score
 
 from mmrl.rewards.text.bleu import Bleu, Smoothing
 from tests.rewards.example import answers
@@ -62,6 +61,8 @@ def test_a_slow_loop_agrees(smoothing: Smoothing, answered: list[str], reference
 @given(st.lists(st.sampled_from(TOKENS), min_size=4, max_size=12), SENTENCES)
 def test_torchmetrics_agrees(answered: list[str], reference: str) -> None:
     """Of texts with signs too; theirs gives 0 to answers of fewer than four tokens, and knows no smoothing of zeros."""
+    from torchmetrics.functional.text import sacre_bleu_score  # takes seconds to import
+
     expected = float(sacre_bleu_score([" ".join(answered)], [[reference]]))
     assert judge([" ".join(answered)], reference, smoothing="none") == pytest.approx([expected], abs=1e-6)
 

@@ -11,6 +11,7 @@ from mmrl.core.contracts import RewardBatch
 from mmrl.rewards.base.choices import _plain, read_choices
 from mmrl.rewards.base.references import MAX_LETTERS
 from mmrl.rewards.text.multiple_choice import MultipleChoice
+from tests.parameters import in_one_test
 from tests.rewards.example import Example, answers
 from tests.rewards.hostile import HOSTILE, REPEATED, TEXTS, check_scores, megabytes, shown
 
@@ -33,7 +34,7 @@ def judge(text: str, target: Any, options: Any = None, **settings: Any) -> float
     return float(MultipleChoice(**({"tag": None} | settings)).score(batch))
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     "text",
     [
         *("B", " B\n", "(B)", "[B]", "B.", "B)", "B:", "b", "(b)", "b.", "B. cat", "B) cat", "B: a cat", "(B) cat"),
@@ -47,7 +48,7 @@ def test_spellings_of_one_letter(text: str) -> None:
     assert judge(f"<think>A</think><answer>{text}</answer>", "(B)", tag="answer") == 1
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     "text",
     [
         *(
@@ -107,7 +108,7 @@ def test_options_that_say_the_same_are_told_apart_by_their_letters_alone() -> No
         judge("A", "cat", options)
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("text", "exact", "soft"),
     [
         *(("A, C", 1, 1), ("C, A", 1, 1), ("A and C", 1, 1), ("(A), (C)", 1, 1), ("AC", 1, 1), ("A C", 1, 1)),

@@ -12,6 +12,7 @@ from mmrl.core.contracts import RewardBatch
 from mmrl.parsing.answers import ParseError
 from mmrl.rewards.base.references import MAX_LETTERS
 from mmrl.rewards.text.number import Number, read_number
+from tests.parameters import in_one_test
 from tests.rewards.example import Example, answers
 from tests.rewards.hostile import HOSTILE, REPEATED, TEXTS, check_scores, megabytes, shown
 
@@ -33,7 +34,7 @@ def judge(text: str, target: Any, **settings: Any) -> float:
     return float(Number(**({"tag": None} | settings)).score(answers([text], {"answer": target})))
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("text", "number"),
     [
         *(("3", 3), ("3.0", 3), ("3.", 3), ("+3", 3), ("-3", -3), ("\u22123", -3), ("-0", 0), (".5", 0.5), ("007", 7)),
@@ -71,7 +72,7 @@ def test_what_is_a_number(text: str, number: float | None) -> None:
         assert read_number(text, ignore_units=True) == Fraction(str(number))
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("text", "number"),
     [
         *(("10 cm", 10), ("10cm", 10), ("10 m/s", 10), ("10 m2", 10), ("10 m^2", 10), ("10 m²", 10), ("10 sq. km", 10)),

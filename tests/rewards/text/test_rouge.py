@@ -5,7 +5,6 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from rouge_score.rouge_scorer import RougeScorer
 
 from mmrl.rewards.text.rouge import Rouge
 from tests.rewards.example import answers
@@ -22,6 +21,8 @@ def judge(texts: list[str], answer: Any, **settings: Any) -> list[float]:
 @pytest.mark.parametrize("kind", ["rouge1", "rouge2", "rougeL"])
 @given(answered=SENTENCES.map(" ".join), reference=SENTENCES.map(lambda words: " ".join(["a", "b", *words])))
 def test_rouge_score_agrees(kind: str, answered: str, reference: str) -> None:
+    from rouge_score.rouge_scorer import RougeScorer  # takes a second to import
+
     expected = RougeScorer([kind]).score(reference, answered)[kind].fmeasure
     assert judge([answered], reference, kind=kind) == pytest.approx([expected], abs=1e-6)
 
@@ -45,6 +46,8 @@ def test_repeating_and_adding_never_gain() -> None:
 
 
 def test_other_scripts_count() -> None:
+    from rouge_score.rouge_scorer import RougeScorer
+
     assert judge(["猫が好き", "犬が好き", "кот"], "猫が好き", kind="rouge1") == pytest.approx([1, 0.75, 0])
     assert RougeScorer(["rouge1"]).score("猫が好き", "猫が好き")["rouge1"].fmeasure == 0, "what theirs does"
 

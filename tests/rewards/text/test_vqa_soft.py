@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from mmrl.core.contracts import RewardBatch
 from mmrl.rewards.base.references import MAX_LETTERS
 from mmrl.rewards.text.vqa_soft import VqaSoft, vqa_plain
+from tests.parameters import in_one_test
 from tests.rewards.example import Example, answers
 from tests.rewards.hostile import HOSTILE, REPEATED, TEXTS, check_scores, megabytes, shown
 
@@ -31,7 +32,7 @@ def judge(text: str, people: Any) -> float:
     return float(VqaSoft(tag=None).score(answers([text], {"answers": people})))
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("text", "plain"),
     [
         ("Red", "red"),

@@ -5,7 +5,6 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from torchmetrics.functional.text import word_error_rate
 
 from mmrl.rewards.text.wer import Wer
 from tests.rewards.example import answers
@@ -22,6 +21,8 @@ def judge(texts: list[str], answer: Any, **settings: Any) -> list[float]:
 
 @given(answered=SENTENCES, reference=SENTENCES)
 def test_the_table_of_all_prefixes_agrees(answered: str, reference: str) -> None:
+    from torchmetrics.functional.text import word_error_rate  # takes seconds to import
+
     words = edits(answered.split(), reference.split()) / len(reference.split())
     assert judge([answered], reference) == pytest.approx([max(0, 1 - words)], abs=1e-6)
     letters = edits(answered, reference) / len(reference)

@@ -11,6 +11,7 @@ from mmrl.core.plugins import build, find, names
 from mmrl.plans.flow import Plan
 from mmrl.samplers.base.fans import FanSampler
 from mmrl.samplers.base.flow import FlowSampler, StochasticSampler, WindowedSampler
+from tests.parameters import in_one_test
 
 SAMPLERS: dict[str, Any] = {name: find("samplers", name) for name in names("samplers")}
 # what given_and_drawn draws is `ode`'s; samplers that steer others have no grid of their own (test_steered.py)
@@ -49,7 +50,7 @@ def random_steps(plan: Plan) -> list[int]:
     return [index for index, step in enumerate(plan.steps) if step.is_random]
 
 
-@pytest.mark.parametrize("group_size", [1, 2, 7])
+@in_one_test("group_size", [1, 2, 7])
 @pytest.mark.parametrize("name", NAMES)
 def test_a_plan_draws_the_group_along_the_grid_and_ends_without_noise(
     name: str, group_size: int, grid_policy: Any
@@ -72,8 +73,8 @@ def test_the_same_key_gives_the_same_plan(name: str, grid_policy: Any) -> None:
     assert plans[0] == plans[1]
 
 
-@pytest.mark.parametrize("window", WINDOWS)
-@pytest.mark.parametrize("share_noise", [False, True])
+@in_one_test("window", WINDOWS)
+@in_one_test("share_noise", [False, True])
 @pytest.mark.parametrize("name", STOCHASTIC)
 def test_steps_outside_the_window_are_euler_steps(
     name: str, share_noise: bool, window: dict[str, Any], grid_policy: Any
@@ -106,7 +107,7 @@ def test_own_noise_computes_every_sample_from_its_own_latent(name: str, grid_pol
     assert {step.branch for step in plan.steps} == {1}
 
 
-@pytest.mark.parametrize(("fraction", "count"), [(1.0, 9), (0.6, 5), (0.99, 8), (0.01, 1)])
+@in_one_test(("fraction", "count"), [(1.0, 9), (0.6, 5), (0.99, 8), (0.01, 1)])
 @pytest.mark.parametrize("name", WINDOWED)
 def test_a_fraction_of_the_random_steps_is_trained(name: str, fraction: float, count: int, grid_policy: Any) -> None:
     sampler = make(name, train_fraction=fraction)
@@ -134,7 +135,7 @@ def test_the_grid_is_the_pipelines_the_uniform_one_or_the_users(name: str, grid_
     assert levels([0.9, "5e-1", 0.25, 0]) == [0.9, 0.5, 0.25]
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("settings", "message"),
     [
         ({"sigmas": [1, 0.5, 0]}, "3 steps need 4 sigmas, got 3"),
@@ -153,7 +154,7 @@ def test_every_sampler_refuses_a_wrong_grid(name: str, settings: dict[str, Any],
         make(name, **{"num_steps": 3, **settings})
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("settings", "message"),
     [
         ({"num_steps": 1}, "num_steps must be at least 2, got 1: the last step is never random"),
