@@ -12,6 +12,7 @@ from mmrl.core.data import Rollout
 from mmrl.core.keys import GroupKey
 from mmrl.modalities.sd3 import StableDiffusion3
 from mmrl.scoring.scorer import Judgement, Scorer
+from mmrl.training.member_sampling import member_importance
 from mmrl.training.minibatches import batch_of
 from mmrl.training.trainer import Trainer
 from mmrl.training.update import Updater, select_groups, views_of
@@ -69,9 +70,10 @@ class MmrlIteration:
         collecting = clock()
         rollout, batch = collected.rollout, batch_of(collected, trainer.advantage, trainer.processes.device)
         rows, part = select_groups(batch, collected.kept)
-        views = views_of(trainer.loss, rollout, rows, part, GroupKey(trainer.config.seed, self.number, 0))
-        updater = Updater(self.policy, trainer.loss, trainer.processes, trainer.config.updates.micro_batch)
-        updater.accumulate(rollout, views, part, "itself")
+        key, updates = GroupKey(trainer.config.seed, self.number, 0), trainer.config.updates
+        views = views_of(trainer.loss, rollout, rows, part, key)
+        updater = Updater(self.policy, trainer.loss, trainer.processes, updates.micro_batch)
+        updater.accumulate(rollout, views, part, "itself", member_importance(part, updates.min_advantage, key))
         apart = {"update": clock(), "decoding": self.policy.decoding, "scoring": sum(self.scorer.seconds)}
         self.number += 1
         return {**apart, "rollout": collecting - apart["decoding"] - apart["scoring"]}

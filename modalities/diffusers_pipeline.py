@@ -276,7 +276,9 @@ class DiffusersPipeline(DiffusersPolicy):
 
     def guided(self, latents: Tensor, sigma: Tensor, conditioning: Conditioning, scale: float) -> Tensor:
         """Returns the guided velocity, by the pipeline's own formula of guidance."""
-        return self.driven.guided_by(latents, sigma, conditioning.tensors[0][:, 0].tolist(), scale)
+        numbers = conditioning.tensors[0][:, 0]
+        numbers, levels = torch.stack([numbers.double(), sigma.double()]).cpu()  # one wait for the device, not two
+        return self.driven.guided_by(latents, sigma, numbers.long().tolist(), scale, on_host=levels.to(sigma.dtype))
 
     def dummy_forward(self) -> Tensor:
         return self.driven.driver.take_part()

@@ -301,7 +301,7 @@ PHASES: list[tuple[Any, str, str | None, str]] = [
     (AnswerGenerator, "_sample", None, "decoded step"),
     (AnswerGenerator, "_read", None, "block of steps"),
     (Updater, "_learn", "micro-batch", "micro-batch"),
-    (Updater, "_learn_in_two_passes", "micro-batch", ""),
+    (Updater, "_learn_in_two_passes", "micro-batch", "micro-batches"),
     (Updater, "_forward", None, "forward pass"),
 ]
 
@@ -310,7 +310,9 @@ def _in_phase(method: Callable[..., Any], phase: str | None, unit: str) -> Calla
     @wraps(method)
     def counted(*given: Any, **settings: Any) -> Any:
         notes = Remote.notes
-        if unit:
+        if unit == "micro-batches":  # of a loss that sees them all before it learns from each
+            notes.units["micro-batch"] += len(given[2])
+        elif unit:
             notes.units[unit] += 1
         if phase is None:
             return method(*given, **settings)

@@ -27,6 +27,7 @@ from mmrl.prompts.stream import PromptStream
 from mmrl.scoring.during_sampling import check_steering
 from mmrl.scoring.scorer import Scorer
 from mmrl.system.spelling import near
+from mmrl.training.member_sampling import check_min_advantage
 from mmrl.training.off_policy_correction import refuse_unsampled
 from mmrl.training.reward_gradients import check_gradients, check_steps, requires_gradients
 from mmrl.training.sharding import refuse_unshardable
@@ -145,6 +146,7 @@ def check_pairs(config: RunConfig, parts: Parts) -> None:
             f"loss {config.loss['name']!r} reads {_KINDS[parts.loss.kind]}, but modality {config.modality['name']!r} "
             f"evaluates {', '.join(_KINDS[kind] for kind in sorted(parts.policy.forward_kinds))}"
         )
+    check_min_advantage(config.updates.min_advantage, parts.loss, config.loss["name"])
     refuse_unprovided(parts.loss, parts.policy, config.loss["name"], config.modality["name"])
     _check_sampler("sampler", config.sampler, parts.sampler, config, parts.policy)
     check_steering("sampler", parts.sampler, parts.policy, config.modality["name"], parts.prompts.sets)

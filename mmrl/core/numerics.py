@@ -80,20 +80,31 @@ def kl_estimate(log_ratio: Tensor, estimator: KLEstimator) -> Tensor:
 
 def group_index(group: Tensor) -> tuple[Tensor, int]:
     """Returns arbitrary group ids [B] renumbered to 0 .. n - 1 [B], in ascending order of the ids; and n."""
-    unique, index = torch.unique(group, return_inverse=True)
-    return index, len(unique)
+    index = group_numbers(group)
+    return index, int(index.max()) + 1 if len(index) else 0
+
+
+def group_numbers(group: Tensor) -> Tensor:
+    """Returns arbitrary group ids [B] renumbered to 0 .. n - 1 [B], in ascending order of the ids.
+
+    The host does not wait for a GPU: no size depends on the values.
+    """
+    ids, order = group.sort(stable=True)
+    begins = torch.zeros_like(order)
+    begins[1:] = ids[1:] != ids[:-1]
+    return torch.empty_like(order).index_copy_(0, order, begins.cumsum(0))
 
 
 def group_sum(values: Tensor, group: Tensor) -> Tensor:
     """Returns, for each sample, the sum of `values` [B, ...] over all members of its group [B]: [B, ...]."""
-    index, count = group_index(group)
-    return values.new_zeros(count, *values.shape[1:]).index_add(0, index, values)[index]
+    index = group_numbers(group)
+    return values.new_zeros(len(group), *values.shape[1:]).index_add(0, index, values)[index]
 
 
 def group_max(values: Tensor, group: Tensor) -> Tensor:
     """Returns, for each sample, the largest of `values` [B] among all members of its group [B]: [B]."""
-    index, count = group_index(group)
-    return values.new_zeros(count).scatter_reduce(0, index, values, "amax", include_self=False)[index]
+    index = group_numbers(group)
+    return values.new_zeros(len(group)).scatter_reduce(0, index, values, "amax", include_self=False)[index]
 
 
 def group_mean(values: Tensor, group: Tensor, valid: Tensor) -> Tensor:

@@ -37,6 +37,7 @@ from mmrl.training.checkpoint import Checkpoint
 from mmrl.training.divergence import MAX_STUCK, both_fell, check_weights, diverged, norm_metrics, stuck_for
 from mmrl.training.held_out import EvaluationStopped, Evaluator, save_samples
 from mmrl.training.held_out import Result as Evaluated
+from mmrl.training.member_sampling import member_importance
 from mmrl.training.minibatches import batch_of, minibatches
 from mmrl.training.off_policy_correction import correct, is_sampled_elsewhere
 from mmrl.training.optimizer import learning_rate, step_on_masters
@@ -352,7 +353,8 @@ class Trainer:
             key = GroupKey(self.config.seed, iteration, number)
             rows, part = select_groups(batch, prompt_indices)
             views = views_of(self.loss, rollout, rows, part, key)
-            seen = self._in_memory(updater, partial(updater.accumulate, rollout, views, part, old))
+            importance = member_importance(part, self.config.updates.min_advantage, key)
+            seen = self._in_memory(updater, partial(updater.accumulate, rollout, views, part, old, importance))
             if seen is not None:
                 steps.append(seen)
                 norms.append(self._step())

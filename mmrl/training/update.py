@@ -57,13 +57,19 @@ class Updater:
         self.num_calls = 0  # network calls of the largest micro-batch so far
 
     def accumulate(
-        self, rollout: Rollout | None, views: Sequence[View], batch: LossBatch | None, old: OldSource
+        self,
+        rollout: Rollout | None,
+        views: Sequence[View],
+        batch: LossBatch | None,
+        old: OldSource,
+        importance: Tensor | None = None,
     ) -> StepMetrics | None:
         """Adds the gradient of one optimizer step. Every process must call it, without a rollout where it has no work.
 
         Args:
             views: what the step evaluates. batch: advantages [B, 1] or [B, K]; its weight [B, 1] or [B, K] is 0 for
-                samples or decisions that take no part. old: where old log-probs come from.
+                samples or decisions that take no part. old: where old log-probs come from. importance: what each
+                sample counts [B, 1] (None: 1), 0 where it is not evaluated; the loss is divided as if all were.
         Returns:
             sums of the metrics, or None when no process has anything to learn from (no gradient is added).
         """
@@ -71,10 +77,14 @@ class Updater:
             [self._weighed(rollout, view, batch) for view in views] if rollout is not None and batch is not None else []
         )
         counted = [self.loss.coefficients(weighed) for weighed in batches]
-        local = sum((denominator for _, denominator in counted), torch.zeros((), device=self.processes.device))
-        denominator = self.processes.sum(local)
+        denominator = self.processes.sum(sum((d for _, d in counted), torch.zeros((), device=self.processes.device)))
         if float(denominator) <= 0:
             return None
+        coefficients = [of_entries / denominator for of_entries, _ in counted]
+        if importance is not None and rollout is not None:
+            views = [view.among(rollout, importance.cpu()) for view in views]
+            batches = [replace(weighed, weight=weighed.weight * (importance > 0)) for weighed in batches]
+            coefficients = [of_entries * importance for of_entries in coefficients]
         # the loss itself is a sum, whatever it was divided by: every process adds its part, and all weights are 1
         share = torch.full((), 1 / self.processes.num_processes, device=self.processes.device)
         metrics = StepMetrics({"loss/total": torch.zeros_like(share)}, {"loss/total": share})
@@ -83,8 +93,7 @@ class Updater:
                 if rollout is None or number >= len(batches):
                     self._dummy_view(old)
                 else:
-                    coefficients = counted[number][0] / denominator
-                    self._accumulate_view(rollout, views[number], batches[number], coefficients, old, metrics)
+                    self._accumulate_view(rollout, views[number], batches[number], coefficients[number], old, metrics)
         return metrics
 
     def recompute(self, rollout: Rollout | None) -> Rollout | None:

@@ -71,11 +71,31 @@ def token_log_probs(
         raise ValueError(f"{len(tokens)} tokens need {len(tokens)} supports, got {len(support)}")
     if chunk < 1:
         raise ValueError(f"chunk must be at least 1, got {chunk}")
+    _refuse_impossible(tokens, distribution, support, len(head.weight))
     blocks = _Blocks(
         head, distribution.temperature, _Masks.of(distribution, support, len(head.weight), hidden.device), chunk
     )
     log_prob, entropy = _TokenLogProbs.apply(hidden, head.weight, head.bias, tokens.to(hidden.device), blocks)
     return log_prob, entropy
+
+
+def _refuse_impossible(
+    tokens: Tensor, distribution: SamplingDistribution, support: Support | None, vocabulary: int
+) -> None:
+    """Raises ValueError for a token outside its distribution; rollouts are on the CPU, and nobody waits for a GPU."""
+    is_impossible = (tokens < 0) | (tokens >= vocabulary)
+    if distribution.banned:
+        is_impossible |= torch.isin(tokens, torch.tensor(distribution.banned, device=tokens.device))
+    if support is not None:
+        rows = torch.arange(len(tokens)).repeat_interleave(support.sizes.cpu())
+        is_taken = support.ids == tokens.to(support.ids.device)[rows]
+        is_impossible |= torch.zeros(len(tokens)).index_add(0, rows, is_taken.float().cpu()).to(tokens.device) == 0
+    if is_impossible.any():
+        row = int(is_impossible.nonzero()[0])
+        raise ValueError(
+            f"token {tokens[row].item()} of row {row} cannot be sampled: it is banned, or outside its support or "
+            f"of the vocabulary of {vocabulary}"
+        )
 
 
 def _product(left: Tensor, right: Tensor) -> Tensor:
@@ -236,13 +256,6 @@ class _TokenLogProbs(torch.autograd.Function):
     ) -> tuple[Tensor, Tensor]:
         with torch.autocast(hidden.device.type, enabled=False):
             token_logit, normaliser, entropy = _reduce(hidden, weight, bias, tokens, blocks)
-        is_impossible = token_logit <= IMPOSSIBLE / 2
-        if is_impossible.any():
-            row = int(is_impossible.nonzero()[0])
-            raise ValueError(
-                f"token {tokens[row].item()} of row {row} cannot be sampled: it is banned, or outside its support or "
-                f"of the vocabulary of {len(weight)}"
-            )
         ctx.save_for_backward(hidden, weight, bias, tokens, normaliser, entropy)
         ctx.blocks = blocks
         ctx.set_materialize_grads(False)

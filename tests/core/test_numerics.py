@@ -17,6 +17,7 @@ from mmrl.core.numerics import (
     group_index,
     group_max,
     group_mean,
+    group_numbers,
     group_std,
     group_sum,
     kl_estimate,
@@ -101,6 +102,13 @@ def test_k1_and_k3_are_unbiased_and_k3_is_never_negative() -> None:
 def test_group_index_renumbers_in_ascending_order() -> None:
     index, count = group_index(torch.tensor([70, 5, 70, 9]))
     assert (index.tolist(), count) == ([2, 0, 2, 1], 3)
+
+
+def test_group_numbers_are_those_of_unique_whatever_the_ids() -> None:
+    for ids in ([], [3], [0, 0], [1 << 60, -4, 1 << 60, (1 << 60) + 1, 0, -4]):
+        group = torch.tensor(ids, dtype=torch.int64)
+        assert torch.equal(group_numbers(group), group.unique(return_inverse=True)[1])
+        assert group_index(group)[1] == len(set(ids))
 
 
 def test_group_sum_mean_and_std_by_hand() -> None:

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from mmrl.core.contracts import LossBatch, Scope
 from mmrl.core.declarations import LossDeclaration
-from mmrl.core.numerics import group_index, group_max, group_mean, group_sum
+from mmrl.core.numerics import group_max, group_mean, group_numbers, group_sum
 
 from .log_ratios import AnchoredLoss
 
@@ -105,8 +105,9 @@ def preferred_pairs(scores: Tensor, group: Tensor, members: Tensor, which: Pairs
         members: [B] bool; other samples are in no pair.
         which: all; extremes: the best with the worst; adjacent: each with the next lower score of its group.
     """
+    device, (scores, group, members) = scores.device, _on_host(scores, group, members)
     rows = members.nonzero().squeeze(1)
-    index, _ = group_index(group[rows])
+    index = group_numbers(group[rows])
     # float64 holds group numbers and float32 scores exactly; rows come out sorted by group, then by score
     by_group = torch.stack([index.double(), scores[rows].double()], 1)
     place = by_group.unique(dim=0, return_inverse=True)[1]
@@ -117,7 +118,7 @@ def preferred_pairs(scores: Tensor, group: Tensor, members: Tensor, which: Pairs
         best, worst = group_max(place, index), -group_max(-place, index)
         is_pair &= (place == best)[:, None] & (place == worst)
     better, worse = is_pair.nonzero().unbind(1)
-    return rows[better], rows[worse]
+    return rows[better].to(device), rows[worse].to(device)
 
 
 def every_pair(scores: Tensor, group: Tensor, members: Tensor) -> tuple[Tensor, Tensor]:
@@ -125,11 +126,20 @@ def every_pair(scores: Tensor, group: Tensor, members: Tensor) -> tuple[Tensor, 
 
     The better sample comes first, as in `preferred_pairs`, which describes the arguments.
     """
+    device, (scores, group, members) = scores.device, _on_host(scores, group, members)
     rows = members.nonzero().squeeze(1)
     own = group[rows]
     first, second = rows[(own[:, None] == own).triu(1).nonzero()].unbind(1)
     is_ordered = scores[first] >= scores[second]
-    return torch.where(is_ordered, first, second), torch.where(is_ordered, second, first)
+    better, worse = torch.where(is_ordered, first, second), torch.where(is_ordered, second, first)
+    return better.to(device), worse.to(device)
+
+
+def _on_host(scores: Tensor, group: Tensor, members: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Returns scores, numbers of groups, and members [B] on the CPU, which waits for a GPU once."""
+    parts = (scores, group_numbers(group), members)  # float64 holds each exactly
+    scores, group, members = torch.stack([part.double() for part in parts]).cpu()
+    return scores, group.long(), members.bool()
 
 
 def centred(values: Tensor, batch: LossBatch) -> Tensor:

@@ -141,13 +141,19 @@ class DrivenPipeline:
         """Returns the states to decode, in the pipeline's own scale."""
         return self.scale.own_state(latents, sigma).to(latents.dtype)
 
-    def guided_by(self, states: Tensor, sigma: Tensor, numbers: Sequence[int], scale: float) -> Tensor:
-        """Returns the guided velocity of states [n, ...] of n prompts, by their numbers."""
+    def guided_by(
+        self, states: Tensor, sigma: Tensor, numbers: Sequence[int], scale: float, *, on_host: Tensor | None = None
+    ) -> Tensor:
+        """Returns the guided velocity of states [n, ...] of n prompts, by their numbers.
+
+        `on_host`: sigma [n] in the CPU's memory, which spares a wait for the device.
+        """
         own = self.scale.own_state(states.float(), sigma)
         with self.driving():
             self.check_replay(scale)
             evaluate = self.driver.evaluate if self.replays is None else self.replays.evaluate
-            output = evaluate(own, self.scale.own_level(sigma), numbers, self.scale_of(scale))
+            levels = self.scale.own_level(sigma if on_host is None else on_host)
+            output = evaluate(own, levels, numbers, self.scale_of(scale))
         return self.scale.velocity(output, states.float(), sigma)
 
     def decode(self, states: Tensor, numbers: Sequence[int]) -> Outputs:
