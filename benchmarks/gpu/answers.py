@@ -1,13 +1,17 @@
 """Checks of Qwen2.5-VL: decoding, the vision tower, packed updates, log-probs of chosen tokens."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.attention.varlen import varlen_attn
 
 from mmrl.core.keys import GroupKey
 from mmrl.core.views import DecisionView
+from mmrl.modalities.encoding.segment_attention import NAME, use_segments
+from mmrl.modalities.encoding.tower import sized
 from mmrl.modalities.loading.hub import without_adapter
 from mmrl.modalities.tokens.attention import use_flex
 from mmrl.modalities.tokens.backbone import Answers
@@ -125,7 +129,7 @@ def _waits(measured: Measurement, policy: Any, prompt: Any) -> None:
 
 def tower(measured: Measurement) -> None:
     """Measures the tower of Qwen2.5-VL-7B: one attention call for each window against one call for all."""
-    from transformers import AttentionInterface, Qwen2_5_VLConfig
+    from transformers import Qwen2_5_VLConfig
     from transformers.models.qwen2_5_vl import modeling_qwen2_5_vl as library
 
     sized = (sizes.QWEN25_TINY if measured.is_tiny else sizes.QWEN25_7B)["vision_config"]
@@ -133,23 +137,24 @@ def tower(measured: Measurement) -> None:
     with torch.device(measured.device):
         network: Any = library.Qwen2_5_VisionTransformerPretrainedModel._from_config(config, dtype=measured.dtype)
     network.eval().requires_grad_(False)
-    AttentionInterface.register(ONE_CALL, _all_windows)
+    assert use_segments(network), "its layers hand over the ends of windows"
     grids = {"small": (8, 12)} if measured.is_tiny else {"1 MP": (72, 72), "2.1 MP": (78, 138), "12.8 MP": (214, 306)}
     rows = []
     for name, (height, width) in grids.items():
         if not measured.has_time(name, 5):
             continue
         pixels = torch.randn(height * width, 3 * 2 * 14 * 14, device=measured.device, dtype=measured.dtype)
-        grid = torch.tensor([[1, height, width]], device=measured.device)
+        grid = torch.tensor([[1, height, width]])
         found = {}
-        for case, attention in (("windows", "sdpa"), ("one call", ONE_CALL)):
+        for case, attention in (("windows", "sdpa"), ("one call", NAME)):
             network.config._attn_implementation = attention
+            run = partial(_tower_pass, network, pixels, grid)
             with torch.no_grad(), measured.may_lack_memory(f"{name}, {case}"), Attentions() as counted:
-                found[case] = network(pixels, grid)
+                found[case] = run()
                 measured.begin_peak()
                 found[case] = getattr(found[case], "pooler_output", found[case])
                 calls = counted.calls
-                seconds = measured.seconds(lambda pixels=pixels, grid=grid: network(pixels, grid), warm=0)  # type: ignore[misc]
+                seconds = measured.seconds(run, warm=0)
                 peak = measured.end_peak()
                 rows.append({"image": name, "case": case, "ms": significant(1000 * seconds), "attention_calls": calls,
                              "peak_gb": peak})  # fmt: skip
@@ -160,7 +165,8 @@ def tower(measured: Measurement) -> None:
     measured.figures["cases"] = rows
 
 
-ONE_CALL = "flash_in_one_call"  # transformers hands the ends of all windows to names with "flash" in them
+def _tower_pass(network: Any, pixels: Tensor, grid: Tensor) -> Any:
+    return network(pixels, grid, **sized(network, grid, pixels.device))
 
 
 class Attentions(torch.overrides.TorchFunctionMode):
@@ -171,28 +177,8 @@ class Attentions(torch.overrides.TorchFunctionMode):
         self.calls = 0
 
     def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        self.calls += function is torch.nn.functional.scaled_dot_product_attention
+        self.calls += function in (torch.nn.functional.scaled_dot_product_attention, varlen_attn)
         return function(*args, **(kwargs or {}))
-
-
-def _all_windows(
-    module: Any, query: Tensor, key: Tensor, value: Tensor, attention_mask: Any = None, **given: Any
-) -> tuple[Tensor, None]:
-    """Returns the attention [1, S, heads, D] of all windows, whose ends are `cu_seq_lens_q`, in one call."""
-    ends, scale = given["cu_seq_lens_q"], given["scaling"]
-    if query.is_cuda:
-        from torch.nn.attention.varlen import varlen_attn
-
-        longest = int((ends[1:] - ends[:-1]).max())
-        assert abs(scale - query.shape[-1] ** -0.5) < 1e-6, "its default scale"
-        sides = [one[0].transpose(0, 1).contiguous() for one in (query, key, value)]
-        places = ends.to(torch.int32)
-        whole: Any = varlen_attn(sides[0], sides[1], sides[2], places, places, longest, longest)
-        return whole[None], None
-    window = torch.bucketize(torch.arange(query.shape[2]), ends[1:], right=True)
-    mask = window[:, None] == window
-    whole = torch.nn.functional.scaled_dot_product_attention(query, key, value, attn_mask=mask, scale=scale)
-    return whole.transpose(1, 2), None
 
 
 # updates

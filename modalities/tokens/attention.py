@@ -12,6 +12,7 @@ compiled for a CPU. Not proven: the kernels compiled for a GPU, forward and back
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import torch
@@ -26,6 +27,7 @@ from ..encoding.segment_attention import use_segments
 FLEX = "flex_attention"
 SEGMENTS = "segments"  # a tower's: all windows, images and frames of a layer in one call
 _TAKES_TREES = ("sdpa", "eager", FLEX)
+_BLOCK = 128  # tokens of a block that flex_attention computes or skips
 _WITHOUT_BACKWARD = ("cpu", "mps")  # torch raises for a flex_attention there that a gradient is to flow through
 
 
@@ -133,9 +135,25 @@ def takes_trees(model: Any) -> bool:
     return attention_of(model) in _TAKES_TREES
 
 
+def bucket(length: int) -> int:
+    """Returns the length that a row is padded to for flex_attention: a multiple of 128, at most eight in each octave.
+
+    So rows of many lengths have few shapes, for each of which kernels may be compiled and tuned anew; a row above 1,024
+    tokens grows by less than an eighth.
+    """
+    step = max(_BLOCK, 1 << max(0, length.bit_length() - 4))
+    return -(-length // step) * step
+
+
 def block_mask(sees: Callable[..., Tensor], tokens: Tensor) -> Any:
     """Returns the BlockMask of a rule over rows of tokens [P, T]; compiled, so that [P, T, T] is never held."""
+    rows, length = tokens.shape
+    return _compiled_mask()(sees, rows, None, length, length, tokens.device)
+
+
+@cache
+def _compiled_mask() -> Callable[..., Any]:
+    """Returns the compiled function that makes block masks, the same for all calls."""
     from torch.nn.attention.flex_attention import create_block_mask
 
-    rows, length = tokens.shape
-    return torch.compile(create_block_mask)(sees, rows, None, length, length, tokens.device)
+    return torch.compile(create_block_mask)

@@ -3,19 +3,24 @@
 Maths: docs/maths/token-policies.md#one-row-for-a-prompt-and-its-answers
 """
 
+import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from ..encoding.inputs import EncodedPrompt, Side, pad_rows
-from .attention import FLEX, attention_of, block_mask
+from .attention import FLEX, attention_of, block_mask, bucket
 from .backbone import Answers, Backbone, Sight
 from .prefix_tree import PrefixTree
 
 PROMPT, PADDING = -1, -2  # members that are not answers
+PAIRS_AT_ONCE = 2**22  # of queries and keys, where a dense mask is made: the rule holds some int64 for each
+DENSE = 2**28  # places of a dense mask above which a log line names flex_attention: a row of 16,384 tokens
+log = logging.getLogger(__name__)
 Rule = Callable[[Tensor, Tensor | None, Tensor, Tensor], Tensor]  # row, head, query, key -> bool: sees it
 
 
@@ -68,10 +73,16 @@ class PackedRows:
         return sees
 
     def may_see(self, window: int | None = None, sight: Sight | None = None) -> Tensor:
-        """Returns the rule at every place: [P, T, T] bool, query by key."""
+        """Returns the rule at every place: [P, T, T] bool, query by key; made in blocks of queries."""
         rows, length = self.member.shape
         row, place = (torch.arange(count, device=self.member.device) for count in (rows, length))
-        return self.rule(window, sight)(row[:, None, None], None, place[:, None], place)
+        sees, row = self.rule(window, sight), row[:, None, None]
+        found = torch.empty(rows, length, length, dtype=torch.bool, device=self.member.device)
+        height = max(1, PAIRS_AT_ONCE // max(1, rows * length))
+        for start in range(0, length, height):
+            own = slice(start, start + height)
+            found[:, own] = sees(row, None, place[own, None], place)
+        return found
 
 
 def runs_of(kinds: Tensor) -> Tensor:
@@ -112,8 +123,12 @@ def _pack(
     ]
     packed = [_row(prompt, tree, backbone.num_axes) for prompt, tree in zip(prompts, trees, strict=True)]
     fills = (backbone.pad_token, 0, 0, PADDING, 0)
+    longest = max(len(row[0]) for row in packed)
+    # flex_attention gets few lengths; padding sees itself alone
+    more = bucket(longest) - longest if attention_of(backbone.model) == FLEX else 0
+    ends = (more, 0) if side == "left" else (0, more)
     table, positions, *kinds = (
-        pad_rows(parts, fill, side).to(backbone.device)
+        torch.nn.functional.pad(pad_rows(parts, fill, side), ends, value=fill).to(backbone.device)
         for parts, fill in zip(zip(*packed, strict=True), fills, strict=True)
     )
     total = table.shape[1]
@@ -165,10 +180,23 @@ def _masks(backbone: Backbone, rows: PackedRows) -> Any:
     return {"full_attention": full, "sliding_attention": sliding}
 
 
+@cache
+def _warn_of_size(rows: int, length: int) -> None:
+    """Says once for each size that a dense mask is large."""
+    log.warning(
+        "modality.sharing: %d packed rows of about %d tokens have a dense mask of %.1f GB, and all their pairs are "
+        "computed; on a GPU set modality.attention.update to flex_attention, or updates.micro_batch lower",
+        *(rows, length, rows * length**2 / 1e9),
+    )
+
+
 def _as_taken(attention: str, rows: PackedRows, window: int | None, sight: Sight | None) -> Any:
     """Returns a BlockMask for flex_attention, else [P, 1, T, T]: bool for sdpa, float32 to add for eager attention."""
     if attention == FLEX:
         return block_mask(rows.rule(window, sight), rows.tokens)
+    count, length = rows.tokens.shape
+    if count * length**2 > DENSE:
+        _warn_of_size(count, bucket(length))
     mask = rows.may_see(window, sight)[:, None]
     if attention != "eager":
         return mask

@@ -1,5 +1,6 @@
 """Packed rows under torch's flex_attention: its mask is the tree's, and what it gives is what the plain batch gives."""
 
+import importlib
 import random
 import shutil
 from collections.abc import Iterator
@@ -20,9 +21,9 @@ from mmrl.core.views import DecisionView
 from mmrl.core.weights import whole
 from mmrl.modalities.encoding.segment_attention import NAME
 from mmrl.modalities.tiny.vision_language import BUILDERS
-from mmrl.modalities.tokens import attention
-from mmrl.modalities.tokens.attention import FLEX, block_mask, use_flex
-from mmrl.modalities.tokens.backbone import ONE_IMAGE, Sight
+from mmrl.modalities.tokens import attention, prefix_packing
+from mmrl.modalities.tokens.attention import FLEX, block_mask, bucket, use_flex
+from mmrl.modalities.tokens.backbone import ONE_IMAGE, Answers, Sight
 from mmrl.modalities.tokens.prefix_packing import PADDING, PROMPT, PackedRows
 from mmrl.training.processes import Processes
 from mmrl.training.sharding import shard
@@ -95,6 +96,57 @@ def test_the_mask_of_flex_attention_is_the_tree_mask(seed: int, window: int | No
     dense = flex.create_mask(rows.rule(window, sight), count, 1, length, length, device="cpu")[:, 0]
     assert torch.equal(dense, rows.may_see(window, sight))
     assert torch.equal(dense, slowly(rows, window, ahead))
+
+
+@pytest.mark.parametrize("pairs", [1, 60, 1000])
+def test_a_mask_made_in_blocks_of_queries_is_the_tree_mask(pairs: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(prefix_packing, "PAIRS_AT_ONCE", pairs)
+    for seed in range(4):
+        rows = random_rows(seed, 16, 8)
+        assert torch.equal(rows.may_see(7, Sight(ONE_IMAGE, ONE_IMAGE)), slowly(rows, 7, True))
+
+
+def test_buckets_are_few_and_little_longer_than_the_rows() -> None:
+    lengths = [bucket(length) for length in range(1, 2**15 + 1)]
+    assert all(found >= length and found % 128 == 0 for length, found in enumerate(lengths, 1))
+    assert all(found < 1.125 * length + 1 for length, found in enumerate(lengths, 1) if length >= 1024)
+    assert len(set(lengths[1023:])) == 8 * 5 + 1  # 1,024 and eight in each octave up to 32,768
+    assert bucket(1) == bucket(128) == 128 and bucket(129) == 256 and bucket(2049) == 2304
+
+
+@pytest.mark.parametrize("side", ["left", "right"])
+def test_rows_for_flex_attention_are_padded_to_a_bucket_and_places_follow(side: Any) -> None:
+    policy = vision_twins.policy(sharing="packed")
+    backbone, trace = policy.backbone, plain("qwen2_5_vl", "full")[1].trace
+    answers = Answers(torch.tensor([0, 0, 1, 1, 2]), trace.completions.tokens[:5], trace.completions.length[:5])
+    own, places = prefix_packing._pack(backbone, trace.prompts, answers, side)
+    backbone.model.config.get_text_config()._attn_implementation = FLEX
+    rows, moved = prefix_packing._pack(backbone, trace.prompts, answers, side)
+    length = own.tokens.shape[1]
+    assert rows.tokens.shape[1] == bucket(length) > length
+    for table in ("tokens", "member", "step", "token_types"):
+        assert torch.equal(getattr(rows, table).flatten()[moved], getattr(own, table).flatten()[places])
+    assert int((rows.member != PADDING).sum()) == int((own.member != PADDING).sum())
+
+
+def test_a_large_dense_mask_is_said_once(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    monkeypatch.setattr(prefix_packing, "DENSE", 100)
+    prefix_packing._warn_of_size.cache_clear()
+    rows = random_rows(0, 16, 8)
+    for _ in range(2):
+        prefix_packing._as_taken("sdpa", rows, None, None)
+    assert [record.message for record in caplog.records] == [
+        f"modality.sharing: {len(rows.tokens)} packed rows of about 128 tokens have a dense mask of 0.0 GB, and all "
+        "their pairs are computed; on a GPU set modality.attention.update to flex_attention, or updates.micro_batch "
+        "lower"
+    ]
+
+
+@pytest.mark.slow  # torch traces both functions
+def test_rows_of_twelve_lengths_make_at_most_four_graphs() -> None:
+    benchmark = importlib.import_module("benchmarks.attention")  # for mypy, files in benchmarks/ have names without it
+    lengths, of_mask, of_attention = benchmark.compilations(is_after=True)
+    assert lengths < len(benchmark.LENGTHS) == 12 and of_mask + of_attention <= 4
 
 
 @pytest.mark.slow
