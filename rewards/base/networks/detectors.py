@@ -115,9 +115,13 @@ def _with_masks(
     masks = logits[0] > 0  # [n, H, W]
     inside = (logits[0].sigmoid() * masks).sum((1, 2)) / (masks.sum((1, 2)) + 1e-6)
     objects = []
-    for score, number, mask in zip((scores * inside).tolist(), (places % num_classes).tolist(), masks, strict=True):
+    # on the CPU, with one wait for the device for all masks
+    instances = zip(masks, masks.any(2).cpu(), masks.any(1).cpu(), strict=True)
+    for score, number, instance in zip(
+        (scores * inside).tolist(), (places % num_classes).tolist(), instances, strict=True
+    ):
         if score > threshold:  # then the mask is not empty
-            rows, columns = mask.any(1).nonzero()[:, 0].tolist(), mask.any(0).nonzero()[:, 0].tolist()
+            mask, (rows, columns) = instance[0], (side.nonzero()[:, 0].tolist() for side in instance[1:])
             box = float(columns[0]), float(rows[0]), float(columns[-1] + 1), float(rows[-1] + 1)
             objects.append((number, DetectedObject(box, score, mask)))
     return objects
