@@ -276,9 +276,10 @@ class DiffusersPipeline(DiffusersPolicy):
 
     def guided(self, latents: Tensor, sigma: Tensor, conditioning: Conditioning, scale: float) -> Tensor:
         """Returns the guided velocity, by the pipeline's own formula of guidance."""
-        numbers = conditioning.tensors[0][:, 0]
-        numbers, levels = torch.stack([numbers.double(), sigma.double()]).cpu()  # one wait for the device, not two
-        return self.driven.guided_by(latents, sigma, numbers.long().tolist(), scale, on_host=levels.to(sigma.dtype))
+        bits = sigma.double().view(torch.int64)  # beside the prompts' numbers: one wait for the device, not two
+        numbers, levels = torch.stack([conditioning.tensors[0][:, 0], bits]).cpu()
+        on_host = levels.view(torch.float64).to(sigma.dtype)
+        return self.driven.guided_by(latents, sigma, numbers.tolist(), scale, on_host=on_host)
 
     def dummy_forward(self) -> Tensor:
         return self.driven.driver.take_part()
