@@ -126,6 +126,7 @@ class Decoder:
         from mmrl.system.live_tensors import LiveTensors
 
         counted, tokens = [], self.tokens
+        self.sample()  # what is made once is there
         for more in (0, 8):
             self.tokens = 4 + more
             with Operations() as operations:
