@@ -238,6 +238,7 @@ def _in_shards(folder: str, out: Path) -> None:
     with pytest.MonkeyPatch.context() as patch, torch.compiler.set_stance("force_eager"):
         let_through(patch)
         policy = vision_twins.policy(model=folder, attention=FLEX, sharing="packed", gradient_checkpointing=True)
+        policy._placement = engine.placement  # of processes that share the weights
         policy.weights.shard(shard([*policy.modules().values()], policy.networks(), policy.weights.parameters, 2))
         found = {name: whole(tensor).contiguous() for name, tensor in evaluated(policy, drawn, CALLS).items()}
     if engine.is_main:
