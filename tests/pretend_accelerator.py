@@ -159,7 +159,7 @@ class _Lists(TorchFunctionMode):
         device = kwargs.get("device")
         if func in (torch.tensor, torch.as_tensor) and device is not None and torch.device(device) == DEVICE:
             del kwargs["device"]
-            made = func(*args, **kwargs)
+            made = func(*map(_numbers, args), **kwargs)
             return made if isinstance(made, Remote) else made.to(DEVICE)
         if func is Tensor.new_tensor and isinstance(args[0], Remote):
             return torch.tensor(args[1], **{"dtype": args[0].dtype, **kwargs, "device": "cpu"}).to(DEVICE)
@@ -167,7 +167,16 @@ class _Lists(TorchFunctionMode):
             index = args[1] if isinstance(args[1], tuple) else (args[1],)
             own = tuple(torch.tensor(one).to(DEVICE) if isinstance(one, list) and one else one for one in index)
             args = (args[0], own if isinstance(args[1], tuple) else own[0], *args[2:])
+        elif func in (torch.tensor, torch.as_tensor):
+            args = tuple(map(_numbers, args))
         return func(*args, **kwargs)
+
+
+def _numbers(value: Any) -> Any:
+    """A list with numbers in the place of tensors of the device, each of which is read; all else as it is."""
+    if not isinstance(value, list | tuple):
+        return value
+    return type(value)([one.tolist() if isinstance(one, Remote) else _numbers(one) for one in value])
 
 
 def _dispatched(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:

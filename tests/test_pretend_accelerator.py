@@ -87,6 +87,7 @@ SYNCS: dict[str, tuple[int, Callable[[Any], object]]] = {
     "unique": (1, lambda x: x.unique()),
     "repeats": (1, lambda x: x.repeat_interleave(x.long())),
     "equal": (1, lambda x: torch.equal(x, x)),
+    "numbers of a list": (2, lambda x: torch.tensor([x[0], x[1] + 1])),
     "indices": (0, lambda x: x[x.long()]),
     "one number at a bool index": (0, lambda x: x.__setitem__(x > 1, 0.0)),
     "repeats of a known size": (0, lambda x: x.repeat_interleave(x.long(), output_size=6)),

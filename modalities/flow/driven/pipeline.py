@@ -213,8 +213,13 @@ class DrivenPipeline:
         return call.grid, call.times
 
     def _call_network(self, name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        # modular pipelines leave texts where their encoder is, which may wait on the CPU
+        there = {key: self._on_device(value) for key, value in kwargs.items()}
         with autocast(self.placement):
-            return getattr(self.pipeline, name)(*args, **kwargs)
+            return getattr(self.pipeline, name)(*map(self._on_device, args), **there)
+
+    def _on_device(self, value: Any) -> Any:
+        return value.to(self.placement.device) if isinstance(value, Tensor) and value.dim() else value
 
     def _results_of(self, result: Any) -> list[Tensor]:
         """Returns images or videos, and the sound where it is asked for. Raises ConfigError where there is none."""
