@@ -158,6 +158,7 @@ def test_every_modality_has_a_config() -> None:
     assert set(CONFIGS.values()) == set(plugins.names("modalities"))
 
 
+@pytest.mark.filterwarnings("ignore")  # of the stock pipelines
 @pytest.mark.slow  # two iterations each, every operation by way of Python
 @pytest.mark.parametrize("config", CONFIGS)
 def test_check_tiny_of_a_config_mixes_no_devices(config: str) -> None:
