@@ -286,12 +286,12 @@ def test_a_server_that_comes_back_with_another_model_is_an_error(tmp_path: Path)
             made.generate([QUESTION], [0], [11], SAMPLING)
 
 
-@pytest.mark.parametrize("seconds", [0.0, 0.2])
+@pytest.mark.parametrize("seconds", [0.0, 1e-9])
 def test_a_run_ends_where_a_lost_server_does_not_come_back(seconds: float, tmp_path: Path) -> None:
     with replaying(START) as recorded:
         made = engine(recorded.url, tmp_path, outage_seconds=seconds)
         recorded.add(reload(made, tmp_path, 0), *reloaded(made, 0), Exchange(GENERATE, request(), LOST))
-        recorded.add(*([Exchange("/health", None, {"detail": "gone"}, 503)] * (2 if seconds else 0)))
+        recorded.add(*([Exchange("/health", None, {"detail": "gone"}, 503)] * (1 if seconds else 0)))
         made.follow({"w": torch.zeros(2)}, whole_model, 2)
         with pytest.raises(RunError, match="broke off while it answered"):
             made.generate([QUESTION], [0], [11], SAMPLING)
