@@ -37,4 +37,4 @@ def test_four_processes_with_two_servers_make_the_run_of_one_with_one(modality: 
     assert_same_run(one, four, processes=4)
     sent = "/collective_rpc" if modality is FULL else "/v1/load_lora_adapter"
     assert asked[1][sent] == asked[2][sent] == asked[0][sent] > 2, "once for all processes"
-    assert asked[1]["/inference/v1/generate"] > 20 and asked[2]["/inference/v1/generate"] > 20
+    assert min(asked[number]["/inference/v1/generate"] for number in (1, 2)) > 10, "both sample"

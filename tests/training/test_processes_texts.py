@@ -43,7 +43,7 @@ COLOURS = ("red", "blue", "green", "red", "blue")
 FULL = {"name": "vision_language", "vision": "trained", "vision_rate": 0.5}
 LORA = {"name": "vision_language", "lora": {"rank": 4, "alpha": 8}}
 # The rates move weights by far more than the tolerance; a larger epsilon keeps Adam from blowing up what is rounding
-ADAMW = {"learning_rate": 1e-3, "epsilon": 1e-4}
+ADAMW = {"learning_rate": 1e-3, "epsilon": 3e-4}
 MOMENTUM = {"name": "sgd", "learning_rate": 0.03, "max_grad_norm": None}
 
 

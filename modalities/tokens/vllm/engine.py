@@ -145,7 +145,7 @@ class VllmEngine:
         self, questions: Sequence[Question], sampling: SamplingParams, lost: dict[int, Lost], row: int, seed: int
     ) -> Answer | None:
         """Samples one answer to question `row`; None where its server is lost, which is noted."""
-        with self._shortest(row, lost) as place:
+        with self._shortest(hash(questions[row].read), lost) as place:
             if place is None:
                 return None
             try:
@@ -252,16 +252,17 @@ class VllmEngine:
         log.warning("the vLLM server at %s is back, and has the weights", replica.server.url)
 
     @contextmanager
-    def _shortest(self, row: int, lost: Mapping[int, Lost]) -> Iterator[int | None]:
+    def _shortest(self, prompt: int, lost: Mapping[int, Lost]) -> Iterator[int | None]:
         """Counts a request at the replica with the shortest queue, and returns its place; None: all are lost.
 
-        The answers of a prompt stay at one replica, which then reads the prompt once, while queues are about equal.
+        `prompt`: any number of the prompt, the same in all processes. Its answers stay at one replica, which then reads
+        the prompt once, while queues are about equal.
         """
         with self._lock:
             queues = {place: count for place, count in self._queues.items() if place not in lost}
             place = None
             if queues:
-                home, least = [*queues][row % len(queues)], min(queues.values())
+                home, least = [*queues][prompt % len(queues)], min(queues.values())
                 place = home if queues[home] <= least + _SLACK else min(queues, key=lambda one: queues[one])
                 self._queues[place] += 1
         try:
