@@ -58,19 +58,15 @@ class GenerationState:
 
     def take(self, rows: Tensor) -> "GenerationState":
         """Returns the state of the answers `rows` [k]."""
-        return replace(
-            self,
-            slot=self.slot[rows],
-            start=self.start[rows],
-            length=self.length[rows],
-            hidden=self.hidden[rows],
-            cache=expand(self.cache, rows),
-            mask=self.mask[rows],
-        )
+        return replace(self._rows(rows), cache=expand(self.cache, rows))
 
     def keep(self, rows: Tensor) -> "GenerationState":
         """Returns the state of the answers `rows` [k]; its own cache keeps these rows alone, layer by layer."""
         self.cache.reorder_cache(rows)
+        return self._rows(rows)
+
+    def _rows(self, rows: Tensor) -> "GenerationState":
+        """Returns the state of the answers `rows` [k], the cache as it is."""
         return replace(
             self,
             slot=self.slot[rows],
