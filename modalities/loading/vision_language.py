@@ -1,6 +1,7 @@
 """Loading of a vision-language model and its processor from a folder or the hub; incomplete ones are refused."""
 
 import json
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from ..encoding.families import unread
 from .hub import source_of
 
 _LISTED = 3
+_LOADING = threading.Lock()  # transformers patches a class while it loads: of two threads, one would leave it patched
 
 
 def load(model: str, dtype: torch.dtype, attention: str | None, file: str) -> tuple[Any, Any]:
@@ -29,9 +31,10 @@ def load(model: str, dtype: torch.dtype, attention: str | None, file: str) -> tu
     source = source_of(model, "modality.model", "transformers", file)
     try:
         processor = AutoProcessor.from_pretrained(source)
-        both: Any = AutoModelForImageTextToText.from_pretrained(  # its annotation names the model alone
-            source, dtype=dtype, attn_implementation=attention, output_loading_info=True
-        )
+        with _LOADING:
+            both: Any = AutoModelForImageTextToText.from_pretrained(  # its annotation names the model alone
+                source, dtype=dtype, attn_implementation=attention, output_loading_info=True
+            )
     # the error of transformers for a damaged file depends on the damage: weights cut short, of other sizes, a list in
     # place of a mapping
     except (

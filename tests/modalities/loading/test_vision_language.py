@@ -3,13 +3,17 @@
 import json
 import math
 import shutil
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
 from mmrl.core.contracts import ConfigError, Placement
+from mmrl.modalities.loading.vision_language import load
 from mmrl.modalities.vision_language import VisionLanguage
 from tests.vision_twins import twin
 
@@ -27,6 +31,26 @@ def refused(folder: Path) -> str:
         VisionLanguage(model=str(folder)).prepare(Placement(torch.device("cpu"), torch.float32))
     assert str(raised.value).startswith("modality.model: ")
     return str(raised.value)
+
+
+def test_models_are_loaded_one_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """transformers patches its classes while it loads: of two threads, one would leave them patched for good."""
+    from transformers import AutoModelForImageTextToText
+
+    stock, loading, most = AutoModelForImageTextToText.from_pretrained, [0], [0]
+
+    def from_pretrained(*args: Any, **kwargs: Any) -> Any:
+        loading[0] += 1
+        most[0] = max(most[0], loading[0])
+        time.sleep(0.05)
+        loaded = stock(*args, **kwargs)
+        loading[0] -= 1
+        return loaded
+
+    monkeypatch.setattr(AutoModelForImageTextToText, "from_pretrained", from_pretrained)
+    with ThreadPoolExecutor(3) as pool:
+        list(pool.map(lambda _: load(str(twin("qwen2_5_vl")), torch.float32, None, "config.json"), range(3)))
+    assert most == [1]
 
 
 def test_missing_weights_are_named(folder: Path) -> None:
