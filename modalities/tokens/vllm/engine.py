@@ -20,11 +20,11 @@ from torch import Tensor
 
 from mmrl.core.checked import Checked
 from mmrl.core.contracts import ConfigError, RunError
+from mmrl.system.json_server import JsonServer, Lost
 
 from ...encoding.inputs import pad_rows
 from ..completions import Completions
 from ..sampling import Support
-from .http import JsonServer, Lost
 from .launch import Launched, Served, arguments_of, environment_of
 from .protocol import Answer, Question, SamplingParams
 from .replica import Replica

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from mmrl.core.contracts import ConfigError, RunError
+from mmrl.system.json_server import JsonServer, Lost, Refused
 
-from .http import JsonServer, Lost, Refused
 from .protocol import LARGEST_BIAS, Answer, Question, SamplingParams, answer_of, body_of, versions_of
 
 GENERATE = "/inference/v1/generate"

@@ -13,10 +13,10 @@ import torch
 
 from mmrl.core.contracts import ConfigError, RunError
 from mmrl.modalities.tokens.vllm.engine import Vllm, VllmEngine
-from mmrl.modalities.tokens.vllm.http import BrokenOff
 from mmrl.modalities.tokens.vllm.protocol import Question, SamplingParams
 from mmrl.modalities.tokens.vllm.replica import GENERATE
 from mmrl.modalities.tokens.vllm.weights import PREFIX, fingerprint, temporary_folder
+from mmrl.system.json_server import BrokenOff
 from tests.recorded_server import LOST, Exchange, replaying
 
 MODELS = Exchange(

@@ -5,19 +5,21 @@ A timeout of httpx2 begins anew with each piece that arrives, so a server that t
 
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 from typing import Any, Self
 
 import anyio
 import httpx2
 from anyio.from_thread import BlockingPortal, start_blocking_portal
 
-from mmrl.core.contracts import ConfigError, RunError
+from mmrl.system.errors import ConfigError, RunError
 
 MAX_ANSWER = 2**28  # bytes of one response; a longer one answers no request of mmrl
 _CONNECTING = 10.0  # seconds that one try of a connection may take
+_NO_HEADERS: Mapping[str, str] = MappingProxyType({})
 _SHOWN = 600  # characters of a server's own message in an error
 
 
@@ -53,13 +55,17 @@ class JsonServer:
     url: str
     timeout_seconds: float
     retries: int
+    section: str = "engine"  # of a config, which errors name
+    page: str = "docs/engines.md"  # of the documents, on how the server is started
+    schemes: tuple[str, ...] = ("http",)  # that the url may have
+    headers: Mapping[str, str] = field(default_factory=dict, repr=False)  # of every request; may hold a token
     # the loop and the client of many requests
     _shared: tuple[BlockingPortal, httpx2.AsyncClient] | None = field(default=None, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         try:
             url = httpx2.URL(self.url)
-            is_whole = url.scheme == "http" and bool(url.host) and url.port != 0
+            is_whole = url.scheme in self.schemes and bool(url.host) and url.port != 0
         except httpx2.InvalidURL:  # such as a port that is no number
             is_whole = False
         if not is_whole or url.query or url.fragment or url.userinfo:
@@ -81,26 +87,30 @@ class JsonServer:
 
     def post(self, path: str, body: Any) -> Any:
         """Returns the server's response to a JSON body: parsed JSON, a text, or None where it is empty."""
-        return self._ask("POST", path, json.dumps(body).encode())
+        return self.post_content(path, json.dumps(body).encode(), "application/json")
 
-    def _ask(self, method: str, path: str, body: bytes | None) -> Any:
+    def post_content(self, path: str, content: bytes, kind: str) -> Any:
+        """Returns the server's response, as `post` does, to a body of this kind (its media type)."""
+        return self._ask("POST", path, content, {"Content-Type": kind})
+
+    def _ask(self, method: str, path: str, body: bytes | None, headers: Mapping[str, str] = _NO_HEADERS) -> Any:
         for attempt in range(self.retries + 1):
             try:
                 # a loop of its own, also inside of a notebook's
                 with nullcontext(self) if self._shared is not None else self.opened() as server:
-                    status, kind, content = server._answered(method, path, body)
+                    status, kind, content = server._answered(method, path, body, headers)
                 break
             except TimeoutError as error:
                 raise RunError(
                     f"{self.url}{path} gave no whole answer within {self.timeout_seconds:g} seconds; see its log, or "
-                    "raise engine.timeout_seconds"
+                    f"raise {self.section}.timeout_seconds"
                 ) from error
             except (httpx2.ConnectError, httpx2.ConnectTimeout) as error:
                 if attempt == self.retries:
                     tries = f"{attempt + 1} time{'s' if attempt else ''}"
                     raise Unreachable(
-                        f"engine.url: nothing answers at {self.url} (tried {tries}: {error}); start the server, as "
-                        "docs/engines.md says"
+                        f"{self.section}.url: nothing answers at {self.url} (tried {tries}: {error}); start the "
+                        f"server, as {self.page} says"
                     ) from error
             except httpx2.HTTPError as error:
                 raise BrokenOff(
@@ -116,18 +126,20 @@ class JsonServer:
     def _client(self) -> httpx2.AsyncClient:
         limits = httpx2.Timeout(None, connect=min(self.timeout_seconds, _CONNECTING))
         pool = httpx2.Limits(max_connections=None, max_keepalive_connections=0)  # a kept one may end unnoticed
-        return httpx2.AsyncClient(timeout=limits, limits=pool, trust_env=False, verify=False)
+        return httpx2.AsyncClient(timeout=limits, limits=pool, trust_env=False, verify=self.url.startswith("https"))
 
-    def _answered(self, method: str, path: str, body: bytes | None) -> tuple[int, str, bytes]:
+    def _answered(
+        self, method: str, path: str, body: bytes | None, headers: Mapping[str, str]
+    ) -> tuple[int, str, bytes]:
         assert self._shared is not None, "it is opened"
         portal, client = self._shared
-        return portal.call(self._answer, client, method, path, body)
+        return portal.call(self._answer, client, method, path, body, headers)
 
     async def _answer(
-        self, client: httpx2.AsyncClient, method: str, path: str, body: bytes | None
+        self, client: httpx2.AsyncClient, method: str, path: str, body: bytes | None, headers: Mapping[str, str]
     ) -> tuple[int, str, bytes]:
         """Returns status, kind of content, and content, cut off where it is too long."""
-        headers = {"Accept-Encoding": "identity"} | ({"Content-Type": "application/json"} if body is not None else {})
+        headers = {"Accept-Encoding": "identity", **self.headers, **headers}
         content, url = bytearray(), self.url.rstrip("/") + path
         with anyio.fail_after(self.timeout_seconds):
             async with client.stream(method, url, content=body, headers=headers) as response:

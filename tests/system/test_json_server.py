@@ -10,7 +10,7 @@ import pytest
 
 from mmrl.core.contracts import ConfigError, RunError
 from mmrl.modalities.tokens.vllm.engine import Vllm
-from mmrl.modalities.tokens.vllm.http import JsonServer
+from mmrl.system.json_server import JsonServer
 from tests.recorded_server import Exchange, replaying
 
 
@@ -22,7 +22,7 @@ def free_port() -> int:
 
 def test_a_server_that_is_down_is_tried_again_and_then_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     waits: list[float] = []
-    monkeypatch.setattr("mmrl.modalities.tokens.vllm.http.time.sleep", waits.append)
+    monkeypatch.setattr("mmrl.system.json_server.time.sleep", waits.append)
     with pytest.raises(
         ConfigError, match=r"nothing answers at http://127.0.0.1:\d+ \(tried 6 times: .*start the server"
     ):
