@@ -128,7 +128,9 @@ class VisionLanguage(TokenPolicy):
     @property
     def declaration(self) -> PolicyDeclaration:
         """Returns what rollouts provide, whether the unit of coordinates is known, and the model as it is set."""
-        declared = replace(super().declaration, has_coordinates=self._has_coordinates())
+        # an agent's screens are not known ahead, and a server that sleeps samples nothing
+        ahead = self.engine is not None and not self.engine.sleep and self.sample_kind == "tokens"
+        declared = replace(super().declaration, has_coordinates=self._has_coordinates(), samples_ahead=ahead)
         return replace(declared, checkpoint=self.model, checkpoint_file=_CONFIG)
 
     def prepare(self, placement: Placement) -> None:
@@ -347,7 +349,8 @@ class VisionLanguage(TokenPolicy):
         return encoder.seconds, 0.0 if encoder.workers is None else encoder.workers.seconds
 
     def close(self) -> None:
-        """Ends the threads that encode prompts."""
+        """Ends the threads that encode prompts, and what an inference engine samples ahead."""
+        self.close_engine()
         if self._encoder is not None:
             self._encoder.close()
 

@@ -179,6 +179,7 @@ def _collector(config: RunConfig, parts: Parts, processes: Processes) -> Collect
         overlap=config.scoring.overlap,
         advantage=parts.advantage,
         stores_on_host=config.memory.rollouts == "host",
+        ahead=config.rollout.ahead,
     )
 
 

@@ -258,6 +258,15 @@ class DataSettings(Settings):
         return self.workers if self.workers is not None else 0 if device == "cpu" else WORKERS
 
 
+class RolloutSettings(Settings):
+    """When rollouts are sampled."""
+
+    # 1: the inference engine samples the rollout of the next iteration while this one is learned from. Its answers are
+    # then by weights one iteration old, which the section `correction` makes up for. 0: by the present weights. Needs
+    # `modality.engine` without `sleep`, and no agent.
+    ahead: Literal[0, 1] = 0
+
+
 class ScoringSettings(Settings):
     """How rewards are called, and how many failures a run accepts."""
 
@@ -324,6 +333,7 @@ class RunConfig(Settings):
     advantage: Plugin  # what a score is worth
     loss: Plugin  # what is minimised
     groups: GroupSettings = GroupSettings()  # what happens to degenerate groups
+    rollout: RolloutSettings = RolloutSettings()  # when rollouts are sampled
     replay: ReplaySettings | None = None  # samples of earlier iterations for those that teach nothing; null: none
     updates: UpdateSettings = UpdateSettings()  # the optimizer steps of an iteration
     correction: CorrectionSettings = CorrectionSettings()  # the correction for answers of an inference engine

@@ -71,6 +71,7 @@ __all__ = [  # all names that an author of plug-ins needs, also those of other f
     "RunError",
     "SampleKind",
     "Sampler",
+    "SamplingAhead",
     "Scope",
     "Scores",
     "Segmented",
@@ -323,6 +324,38 @@ class EngineTwinned(Protocol):
 
     def share_weights(self, name: str) -> None:
         """Samples by the weights now in place, which another process of the run has sent under this name."""
+        ...
+
+
+@runtime_checkable
+class SamplingAhead(Protocol):
+    """A policy whose inference engine can sample a rollout while the policy learns from the one before. Optional."""
+
+    @property
+    def num_ahead(self) -> int:
+        """How many samples so far were taken from those that were sampled ahead."""
+        ...
+
+    def sample_ahead(self, prompts: Sequence[Prompt], plans: Sequence[Any], keys: Sequence[GroupKey]) -> None:
+        """Begins to sample, by the weights now in place, what `rollout` will be asked for next; returns at once.
+
+        A `rollout` that is asked for something else samples it as ever. A prompt that cannot be read is no error yet.
+        """
+        ...
+
+    def settle_ahead(self) -> None:
+        """Waits for what is sampled ahead. Raises what went wrong in it."""
+        ...
+
+    def ahead(self) -> Sequence[Mapping[str, Tensor]]:
+        """Returns this process's samples that were sampled ahead, as tensors of one dimension; waits for them.
+
+        There are none where something went wrong, which `settle_ahead` raises.
+        """
+        ...
+
+    def restore_ahead(self, records: Sequence[Mapping[str, Tensor]]) -> None:
+        """Restores what `ahead` returned, on all processes together."""
         ...
 
 

@@ -207,6 +207,8 @@ class PolicyDeclaration(Declaration):
     has_noise_levels: bool = False
     # An inference engine samples in place of the weights that are trained.
     has_inference_engine: bool = False
+    # That engine can sample a rollout while the weights are trained by the one before.
+    samples_ahead: bool = False
     # Its `refusal` of a prompt depends on settings alone, so that prompts are judged before its model is loaded.
     refuses_by_settings: bool = False
     # The unit of coordinates in its answers is known, or not yet known to be unknown: its model is not loaded.

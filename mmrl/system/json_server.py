@@ -6,7 +6,7 @@ A timeout of httpx2 begins anew with each piece that arrives, so a server that t
 import json
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any, Self
@@ -76,6 +76,12 @@ class JsonServer:
         """Gives the same server for many requests from many threads: one loop answers them all, which is cheaper."""
         with start_blocking_portal() as portal, portal.wrap_async_context_manager(self._client()) as client:
             yield replace(self, _shared=(portal, client))
+
+    def break_off(self) -> None:
+        """Ends the requests that are under way in a block of `opened`; they raise an error. Outside of one: nothing."""
+        if self._shared is not None:
+            with suppress(RuntimeError):  # the block has just ended
+                self._shared[0].call(self._shared[0].stop, True)
 
     @property
     def host(self) -> str:

@@ -158,6 +158,29 @@ def flatten_optimizer(
     return tensors, {"class": type(optimizer).__name__, "scalars": scalars, "groups": groups}
 
 
+def flatten_records(records: Sequence[Mapping[str, Tensor]], what: str) -> dict[str, Tensor]:
+    """Returns records of tensors of one dimension, each with the same names, as flat tensors.
+
+    `length/<name>` [n] are the lengths, and `<what>/<name>` the tensors one after the other. Without records there are
+    none.
+    """
+    tensors: dict[str, Tensor] = {}
+    for name in records[0] if records else ():
+        parts = [record[name] for record in records]
+        tensors[f"length/{name}"] = torch.tensor([len(part) for part in parts])
+        tensors[f"{what}/{name}"] = torch.cat(parts)
+    return tensors
+
+
+def restore_records(tensors: Mapping[str, Tensor], what: str) -> list[dict[str, Tensor]]:
+    """Returns the records of `flatten_records`."""
+    names = [name.removeprefix(f"{what}/") for name in tensors if name.startswith(f"{what}/")]
+    cut = {name: tensors[f"{what}/{name}"].split(tensors[f"length/{name}"].tolist()) for name in names}
+    return [
+        {name: part.clone() for name, part in zip(cut, parts, strict=True)} for parts in zip(*cut.values(), strict=True)
+    ]
+
+
 def check_plain(key: str, value: Any) -> None:
     """Raises ValueError where JSON cannot hold a value of a state unchanged: NaN, a tuple, a key that is no text."""
     try:

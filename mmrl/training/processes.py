@@ -7,7 +7,16 @@ from typing import Any, Literal, TypeVar
 import torch
 from torch import Tensor, nn
 
-from mmrl.core.contracts import ConfigError, EngineTwinned, Modality, Placement, RunError, Shardable, WeightsName
+from mmrl.core.contracts import (
+    ConfigError,
+    EngineTwinned,
+    Modality,
+    Placement,
+    RunError,
+    SamplingAhead,
+    Shardable,
+    WeightsName,
+)
 from mmrl.core.declarations import PolicyDeclaration
 from mmrl.core.weights import is_sharded
 from mmrl.system.errors import describe
@@ -155,13 +164,16 @@ class Processes:
     def sampling(self, policy: Modality, weights: WeightsName) -> Iterator[None]:
         """Samples by these weights in the block, in `lockstep`; an inference engine gets them once for all processes.
 
-        Every process must enter it.
+        It gets them when all processes have what it sampled ahead for them. Every process must enter the block.
         """
         names = [""]
         engine = policy if PolicyDeclaration.of(policy).has_inference_engine and self.num_processes > 1 else None
         with policy.weights(weights):
             if engine is not None:
                 assert isinstance(engine, EngineTwinned), "it has an engine"
+                with self.lockstep():
+                    if isinstance(engine, SamplingAhead):
+                        engine.settle_ahead()
                 with self.lockstep():
                     names = [engine.send_weights() if self.is_main else ""]
                 names = self.gather(names)

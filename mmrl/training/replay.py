@@ -13,6 +13,7 @@ from mmrl.core.data import Prompt, Rollout
 from mmrl.core.keys import PROMPT_INDEX_BITS, GroupKey, generator
 from mmrl.prompts.stream import PromptStream
 from mmrl.scoring.metrics import advantages_of, plain_total
+from mmrl.training.checkpoint import flatten_records, restore_records
 from mmrl.training.processes import Processes
 from mmrl.training.rollouts import Collected
 
@@ -162,21 +163,14 @@ class Replay:
             "advantage": torch.tensor([one.advantage for one in self.buffer], dtype=torch.float64),
             "score": torch.tensor([one.score for one in self.buffer], dtype=torch.float64),
         }
-        for name in self.buffer[0].sample if self.buffer else ():
-            parts = [one.sample[name] for one in self.buffer]
-            tensors[f"length/{name}"] = torch.tensor([len(part) for part in parts])
-            tensors[f"sample/{name}"] = torch.cat(parts)
-        return tensors
+        return tensors | flatten_records([one.sample for one in self.buffer], "sample")
 
     def load(self, saved: Mapping[str, Tensor]) -> None:
         """Restores the buffer of a checkpoint."""
-        names = [name.removeprefix("sample/") for name in saved if name.startswith("sample/")]
-        cut = {name: saved[f"sample/{name}"].split(saved[f"length/{name}"].tolist()) for name in names}
+        numbers = (saved[name].tolist() for name in ("place", "advantage", "score"))
         self.buffer = [
-            Taken((place[0], place[1]), advantage, score, {name: cut[name][row].clone() for name in names})
-            for row, (place, advantage, score) in enumerate(
-                zip(*(saved[name].tolist() for name in ("place", "advantage", "score")), strict=True)
-            )
+            Taken((place[0], place[1]), advantage, score, sample)
+            for place, advantage, score, sample in zip(*numbers, restore_records(saved, "sample"), strict=True)
         ]
 
 

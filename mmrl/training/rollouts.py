@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from mmrl.core.config import GroupSettings
-from mmrl.core.contracts import Advantage, ConfigError, Modality, Prefetching, Sampler
+from mmrl.core.contracts import Advantage, ConfigError, Modality, Prefetching, Sampler, SamplingAhead
 from mmrl.core.data import Paths, Prompt, Rollout, Scores, WeightsName
 from mmrl.core.keys import GroupKey
 from mmrl.plans.groups import GroupPlan
@@ -83,6 +83,7 @@ class Collector:
     overlap: bool
     advantage: Advantage  # decides which groups are degenerate
     stores_on_host: bool = False  # scored rollouts, in the CPU's memory
+    ahead: int = 0  # iterations that a rollout may be sampled ahead of
 
     def __call__(self, iteration: int, weights: WeightsName) -> Collected:
         """Returns the groups of `iteration`, sampled under `weights`. Every process must call it.
@@ -93,6 +94,7 @@ class Collector:
         kept: list[int] = []
         hinted: list[Prompt] = []  # of groups that failed as a whole: taken again, with a hint
         num_unread = num_hinted = 0
+        num_ahead = self._num_ahead()
         seconds = [0.0] * len(self.scorer.names)
         num_rounds = 1 + (self.groups.max_refills if self.groups.degenerate == "refill" else 0)
         for number in range(num_rounds):
@@ -122,6 +124,9 @@ class Collector:
             metrics["groups/unread"] = float(num_unread)
         if self.groups.hint is not None:
             metrics["groups/hinted"] = float(num_hinted)
+        if self.ahead:
+            stale = sum(self.processes.gather([self._num_ahead() - num_ahead]))  # each by one iteration
+            metrics["rollout/staleness"] = stale / max(1, sum(len(scores.group) for _, scores, *_ in rounds))
         if self.groups.more is not None:
             sizes = rounds[0][1].prompt_index.bincount()
             metrics["groups/largest"] = float(sizes.max()) if len(sizes) else 0.0
@@ -135,6 +140,23 @@ class Collector:
         if isinstance(self.policy, Prefetching) and self.policy.sample_kind != "turns":
             numbered = self.processes.share(self.prompts.upcoming(self.wanted))
             self.policy.prefetch([prompt for _, prompt in numbered])
+
+    def sample_ahead(self, iteration: int, weights: WeightsName) -> None:
+        """Lets the inference engine begin to sample the first groups of `iteration` by `weights`; returns at once.
+
+        The prompts, keys and plans are those of the call for that iteration, which takes the samples; groups that
+        refill it are sampled then. Every process must call it.
+        """
+        assert isinstance(self.policy, SamplingAhead), "checked when the parts were built"
+        keyed = [(GroupKey(self.seed, iteration, index), one) for index, one in self.prompts.upcoming(self.wanted)]
+        groups = [MemberRequest.whole(one, self.group_size) for one in self.processes.share(keyed)]
+        with self.processes.sampling(self.policy, weights):
+            if groups:
+                plans = [self._plan(one) for one in groups]
+                self.policy.sample_ahead([one.prompt for one in groups], plans, [one.key for one in groups])
+
+    def _num_ahead(self) -> int:
+        return self.policy.num_ahead if self.ahead and isinstance(self.policy, SamplingAhead) else 0
 
     def _statistics(self, rollouts: Sequence[Rollout]) -> dict[str, float]:
         """Returns means and sums, over all processes, of the statistics and counts of the policy's rollouts."""

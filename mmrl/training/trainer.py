@@ -20,6 +20,7 @@ from mmrl.core.contracts import (
     LossBatch,
     Modality,
     Prefetching,
+    SamplingAhead,
 )
 from mmrl.core.data import Rollout, WeightsName
 from mmrl.core.keys import GroupKey, seed_from
@@ -203,10 +204,18 @@ class Trainer:
         tensors = {str(which): self.processes.gathered(weights.tensors(which)) for which in names}
         tensors["optimizer"] = self.processes.gathered(optimizer)
         tensors |= {} if self.replay is None else {"replay": self.replay.tensors()}
+        tensors |= self._ahead()
         with self.processes.lockstep():
             if self.processes.is_main:
                 self._write_checkpoint(tensors, optimizer_state)
         self.newest_checkpoint = path_of(self.folder / "checkpoints", self.progress.iteration)
+
+    def _ahead(self) -> dict[str, dict[str, Tensor]]:
+        """Returns what was sampled ahead for all processes, by weights that nobody has any more."""
+        if not self.config.rollout.ahead:
+            return {}
+        assert isinstance(self.policy, SamplingAhead), "checked when the parts were built"
+        return {"ahead": checkpoint.flatten_records(self.processes.gather(self.policy.ahead()), "ahead")}
 
     def _write_checkpoint(self, tensors: Mapping[str, Mapping[str, Tensor]], optimizer: dict[str, Any]) -> None:
         state = {
@@ -247,6 +256,8 @@ class Trainer:
         self.processes.load_state_dict(state["engine"])
         if self.replay is not None:
             self.replay.load(saved.tensors["replay"])
+        if "ahead" in saved.tensors and isinstance(self.policy, SamplingAhead):
+            self.policy.restore_ahead(checkpoint.restore_records(saved.tensors["ahead"], "ahead"))
         self.progress, self.newest_checkpoint = progress, saved.path
 
     def _plugin_states(self) -> dict[str, Any]:
@@ -278,6 +289,8 @@ class Trainer:
             plugin.update(scores.of(name.removeprefix(OF_REWARD)) if name.startswith(OF_REWARD) else scores)
         if iteration + 1 < self.config.iterations:
             self.collector.prefetch()  # the next prompts are known, now that a curriculum has seen the scores
+            if self.config.rollout.ahead:
+                self.collector.sample_ahead(iteration + 1, self.sampling_weights)
         calls = self.policy.num_calls
         metrics |= self._learn(collected, iteration)
         if isinstance(self.policy, Keeping):

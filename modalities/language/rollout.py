@@ -28,12 +28,23 @@ from ..tokens.sampling import SamplingDistribution, Support
 from ..tokens.token_texts import TokenTexts
 from ..tokens.trace import TokenTrace, answer_block, count_sampled_tokens, count_spans
 from ..tokens.tree_generation import generate_trees
-from ..tokens.vllm.engine import Vllm, VllmEngine
+from ..tokens.vllm.engine import Asked, Vllm, VllmEngine
 from ..tokens.vllm.launch import Served
 from ..tokens.vllm.prompts import question_of
 from ..tokens.vllm.protocol import Question, SamplingParams
 from ..tokens.vllm.tower_check import TRIED_ANSWERS, TRIED_TOKENS, Trial, check_tower
 from .model import SharingMode, TokenModel
+
+
+@dataclass(frozen=True)
+class AskedAnswers:
+    """The B answers of a rollout that is to be sampled."""
+
+    prompts: list[Prompt]  # those of the groups, and those in disorder
+    keys: list[GroupKey]  # of each prompt
+    prompt_of: Tensor  # [B] int64, ascending: the prompt of each answer
+    seeds: list[int | None]  # B; None: the likeliest tokens
+    is_control: Tensor  # [B] bool: to compare with, not to learn from
 
 
 @dataclass(kw_only=True)
@@ -104,6 +115,40 @@ class TokenGenerator(TokenModel, Checked):
         plan = plans[0]
         if isinstance(plan, AnswerTree):
             return self._rollout_trees(prompts, cast("Sequence[AnswerTree]", plans), keys)
+        asked = self._asked(prompts, plans, keys)
+        trace = self.generate(asked.prompts, asked.prompt_of, asked.seeds, plan)
+        is_decision = decides(trace, plan) & ~asked.is_control if plan.temperature > 0 else None
+        rollout = self.assemble(asked.prompts, asked.keys, asked.prompt_of, trace, is_decision)
+        return replace(rollout, is_control=asked.is_control)
+
+    @torch.no_grad()
+    def sample_ahead(self, prompts: Sequence[Prompt], plans: Sequence[AnswerPlan], keys: Sequence[GroupKey]) -> None:
+        """Lets the inference engine begin to sample what `rollout` will be asked for next; returns at once.
+
+        It samples by the weights now in place. Prompts that cannot be read are left to `rollout`.
+        """
+        assert self.engine is not None, "asked of policies with an engine"
+        service, plan = self._engine_client(self.engine), plans[0]
+        service.follow(self.weights.parameters, self.export, self.end_tokens[0])
+
+        def asked() -> Asked:
+            questions, prompt_of, seeds = list[Question](), list[int](), list[int]()
+            for prompt, own_plan, key in zip(prompts, plans, keys, strict=True):
+                group = self._asked([prompt], [own_plan], [key])
+                try:
+                    own = list(map(question_of, group.prompts, self.encode(group.prompts)))
+                except ConfigError:  # raised again by `rollout`
+                    continue
+                prompt_of += [len(questions) + row for row in group.prompt_of.tolist()]
+                seeds += [seed for seed in group.seeds if seed is not None]
+                questions += own
+            return questions, prompt_of, seeds
+
+        service.begin(asked, self._sampling_params(plan))
+
+    def _asked(self, prompts: Sequence[Prompt], plans: Sequence[AnswerPlan], keys: Sequence[GroupKey]) -> AskedAnswers:
+        """Returns the answers of one group per prompt, also to prompts in disorder where the plan has controls."""
+        plan = plans[0]
         assert all(replace(p, num_samples=1) == replace(plan, num_samples=1) for p in plans), "plans of two samplers"
         requests: list[tuple[Prompt, GroupKey, range, int]] = []  # prompt, key, numbers of members, the first control
         for prompt, key, count in zip(prompts, keys, (p.num_samples for p in plans), strict=True):
@@ -116,12 +161,13 @@ class TokenGenerator(TokenModel, Checked):
             for row, (_, key, numbers, first) in enumerate(requests)
             for n in numbers
         ]
-        prompt_of, is_control = torch.tensor([row for row, *_ in members]), torch.tensor([one for *_, one in members])
-        trace = self.generate([prompt for prompt, *_ in requests], prompt_of, [seed for _, seed, _ in members], plan)
-        is_decision = decides(trace, plan) & ~is_control
-        all_prompts, all_keys = [prompt for prompt, *_ in requests], [key for _, key, *_ in requests]
-        rollout = self.assemble(all_prompts, all_keys, prompt_of, trace, is_decision if plan.temperature > 0 else None)
-        return replace(rollout, is_control=is_control)
+        return AskedAnswers(
+            prompts=[prompt for prompt, *_ in requests],
+            keys=[key for _, key, *_ in requests],
+            prompt_of=torch.tensor([row for row, *_ in members]),
+            seeds=[seed for _, seed, _ in members],
+            is_control=torch.tensor([one for *_, one in members]),
+        )
 
     def control(self, prompt: Prompt, key: GroupKey) -> Prompt | None:
         """Returns the prompt with its media in disorder, by the group's key; None where its media have no order.
@@ -171,15 +217,44 @@ class TokenGenerator(TokenModel, Checked):
         if len(own) < len(seeds):
             raise ConfigError("sampler.greedy: modality.engine samples no greedy answer; leave one of the two out")
         service = self._engine_client(engine)
-        distribution = (plan.temperature, plan.top_p, plan.top_k, plan.min_p)
-        sampling = SamplingParams(*distribution, plan.max_tokens, plan.stop, self.end_tokens, self.banned)
         questions = list(map(question_of, prompts, encoded))
         first = next((number for number, question in enumerate(questions) if question.images), None)
         if first is not None and not self._is_tower_served and self.lockstep is None:
             check_tower([*self.adapted_tower.values()], partial(self._tried, service, questions[first], encoded[first]))
             self._is_tower_served = True
         service.follow(self.weights.parameters, self.export, self.end_tokens[0])
-        return service.generate(questions, prompt_of.tolist(), own, sampling)
+        return service.generate(questions, prompt_of.tolist(), own, self._sampling_params(plan))
+
+    def _sampling_params(self, plan: AnswerPlan) -> SamplingParams:
+        distribution = (plan.temperature, plan.top_p, plan.top_k, plan.min_p)
+        return SamplingParams(*distribution, plan.max_tokens, plan.stop, self.end_tokens, self.banned)
+
+    def settle_ahead(self) -> None:
+        """Waits for what is sampled ahead, and raises what its servers did wrong."""
+        if self._service is not None:
+            self._service.ahead.settle()
+
+    def ahead(self) -> list[dict[str, Tensor]]:
+        """Returns the answers of this process that were sampled ahead, as tensors of one dimension, for a checkpoint.
+
+        Waits for them; there are none where a server failed.
+        """
+        return [] if self._service is None else self._service.ahead.records()
+
+    def restore_ahead(self, records: Sequence[Mapping[str, Tensor]]) -> None:
+        """Restores the answers of a checkpoint, those of all processes: each rollout takes its own."""
+        assert self.engine is not None, "asked of policies with an engine"
+        self._engine_client(self.engine).ahead.restore(records)
+
+    @property
+    def num_ahead(self) -> int:
+        """Returns how many answers so far were taken from those that were sampled ahead."""
+        return 0 if self._service is None else self._service.ahead.num_taken
+
+    def close_engine(self) -> None:
+        """Breaks off what the inference engine samples ahead, at the end of a run."""
+        if self._service is not None:
+            self._service.close()
 
     def send_weights(self) -> str:
         """Sends the inference engine the weights now in place; returns the name by which it samples with them."""

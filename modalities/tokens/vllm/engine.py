@@ -25,6 +25,7 @@ from mmrl.system.json_server import JsonServer, Lost
 from ...encoding.inputs import pad_rows
 from ..completions import Completions
 from ..sampling import Support
+from .ahead import Ahead, request_name
 from .launch import Launched, Served, arguments_of, environment_of
 from .protocol import Answer, Question, SamplingParams
 from .replica import Replica
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 _LOOK = 1.0  # seconds between two looks at whether a lost server is back
+Asked = tuple[Sequence[Question], Sequence[int], Sequence[int]]  # questions, the one of each answer, seeds
 _SLACK = 8  # requests that wait at a server beyond the shortest queue before a prompt goes to another one
 
 
@@ -100,6 +102,7 @@ class VllmEngine:
     settings: Vllm
     num_tokens: int  # of the model's vocabulary
     served: Served | None = None  # what a server that this run starts must serve
+    ahead: Ahead = field(default_factory=Ahead, init=False, repr=False)
     _replicas: list[Replica] = field(init=False, repr=False)
     _queues: dict[int, int] = field(default_factory=dict, init=False, repr=False)  # requests under way, by replica
     _lock: threading.Lock = field(default_factory=threading.Lock, init=False, repr=False)
@@ -124,10 +127,45 @@ class VllmEngine:
     ) -> Completions:
         """Samples n answers: answer i to question `prompt_of[i]`, by `seeds[i]`.
 
-        Answers of a server that ends are sampled anew once it is back, by the same seeds. Raises ConfigError where no
-        server answers or a server reads prompts as other tokens, and RunError where a server fails.
+        Answers that were sampled ahead are taken as they are. Answers of a server that ends are sampled anew once it is
+        back, by the same seeds. Raises ConfigError where no server answers or a server reads prompts as other tokens,
+        and RunError where a server fails.
         """
+        self.ahead.settle()
         answers: dict[int, Answer] = {}
+        for number, (row, seed) in enumerate(zip(prompt_of, seeds, strict=True)) if self.ahead.answers else ():
+            answer = self.ahead.take(request_name(questions[row], sampling, seed))
+            answers |= {} if answer is None else {number: answer}
+        self._sample(questions, prompt_of, seeds, sampling, answers)
+        return _completions([answers[number] for number in range(len(seeds))], sampling)
+
+    def begin(self, asked: Callable[[], Asked], sampling: SamplingParams) -> None:
+        """Begins to sample the answers that the next `generate` will be asked for; returns at once.
+
+        They are sampled by the weights that the servers have now: `follow` waits for them before it sends others.
+
+        Args:
+            asked: makes the questions, the question of each answer, and the seeds; called in another thread.
+        """
+
+        def sample() -> dict[int, Answer]:
+            questions, prompt_of, seeds = asked()
+            answers: dict[int, Answer] = {}
+            self._sample(questions, prompt_of, seeds, sampling, answers)
+            pairs = enumerate(zip(prompt_of, seeds, strict=True))
+            return {request_name(questions[row], sampling, seed): answers[n] for n, (row, seed) in pairs}
+
+        self.ahead.begin(sample)
+
+    def _sample(
+        self,
+        questions: Sequence[Question],
+        prompt_of: Sequence[int],
+        seeds: Sequence[int],
+        sampling: SamplingParams,
+        answers: dict[int, Answer],
+    ) -> None:
+        """Adds the answers, by their numbers, that are not there yet."""
         while left := [number for number in range(len(seeds)) if number not in answers]:
             lost: dict[int, Lost] = {}
             attempt = partial(self._try, questions, sampling, lost)
@@ -136,10 +174,9 @@ class VllmEngine:
                     stack.enter_context(replica.opened())
                 pool = stack.enter_context(_pool(min(self.settings.concurrency, len(left))))
                 found = list(pool.map(attempt, [prompt_of[n] for n in left], [seeds[n] for n in left]))
-            answers |= {number: answer for number, answer in zip(left, found, strict=True) if answer is not None}
+            answers.update((number, answer) for number, answer in zip(left, found, strict=True) if answer is not None)
             for place, error in lost.items():
                 self._wait_for(self._replicas[place], error)
-        return _completions([answers[number] for number in range(len(seeds))], sampling)
 
     def _try(
         self, questions: Sequence[Question], sampling: SamplingParams, lost: dict[int, Lost], row: int, seed: int
@@ -162,6 +199,7 @@ class VllmEngine:
             probe: any token, to find out of which distribution a server's log-probs are.
         """
         self._probe = probe
+        self.ahead.settle()  # by the weights that are there
         if self.settings.start and not self._launched and not self._is_guest:
             self._launch()
         self._wake()
@@ -203,6 +241,12 @@ class VllmEngine:
     def weights(self) -> str:
         """Returns the name under which the servers have the weights that were sent last."""
         return self._replicas[0].weights
+
+    def close(self) -> None:
+        """Breaks off what is sampled ahead, if anything is."""
+        self.ahead.abandon()
+        for replica in self._replicas:
+            replica.break_off()
 
     def rest(self) -> None:
         """Lets the servers sleep until they are needed again, where that is set."""

@@ -39,6 +39,10 @@ class Replica:
             finally:
                 self.server = closed
 
+    def break_off(self) -> None:
+        """Ends the requests that are under way, with an error where they are waited for."""
+        self.server.break_off()
+
     def ask(self, question: Question, sampling: SamplingParams, seed: int) -> Answer:
         """Samples one answer. Raises `Forgotten` where the server has other weights than it was given."""
         assert self.model, "meet() comes first"

@@ -4,7 +4,7 @@ import atexit
 import json
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, field, replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -273,7 +273,8 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_header("Content-Type", "text/plain" if isinstance(said, str) else "application/json")
         self.send_header("Content-Length", str(len(content)))
         self.end_headers()
-        self.wfile.write(content)
+        with suppress(ConnectionError):  # a client that no longer waits
+            self.wfile.write(content)
 
     def log_message(self, format: str, *args: Any) -> None:
         """Writes nothing to stderr."""
