@@ -332,7 +332,7 @@ class SamplingAhead(Protocol):
     """A policy whose inference engine can sample a rollout while the policy learns from the one before. Optional."""
 
     @property
-    def num_ahead(self) -> int:
+    def num_taken_ahead(self) -> int:
         """How many samples so far were taken from those that were sampled ahead."""
         ...
 

@@ -15,8 +15,8 @@ _LIKENESS_OF_SETTINGS = 0.9
 _STATE = frozenset({"update", "state_dict", "load_state_dict"})
 _LIFE = frozenset({"prepare", "tiny"})
 _OF_POLICIES = """
-    ahead apart cuts differentiate dummy_forward dummy_rollout end_tokens export forward forward_kinds known_sizes
-    makes modules networks num_ahead num_calls offline offline_tokens prepare recompute recorded records_trajectories
+    ahead apart cuts differentiate dummy_forward dummy_rollout end_tokens export forward forward_kinds known_sizes makes
+    modules networks num_calls num_taken_ahead offline offline_tokens prepare recompute recorded records_trajectories
     refusal replayed restore_ahead rollout sample_ahead sample_kind send_weights settle_ahead share_weights sharing_used
     size_for sized taken tiny tokens_of unreadable usage weights with_tiny_engine
 """

@@ -156,7 +156,7 @@ class Collector:
                 self.policy.sample_ahead([one.prompt for one in groups], plans, [one.key for one in groups])
 
     def _num_ahead(self) -> int:
-        return self.policy.num_ahead if self.ahead and isinstance(self.policy, SamplingAhead) else 0
+        return self.policy.num_taken_ahead if self.ahead and isinstance(self.policy, SamplingAhead) else 0
 
     def _statistics(self, rollouts: Sequence[Rollout]) -> dict[str, float]:
         """Returns means and sums, over all processes, of the statistics and counts of the policy's rollouts."""

@@ -28,7 +28,7 @@ from ..tokens.sampling import SamplingDistribution, Support
 from ..tokens.token_texts import TokenTexts
 from ..tokens.trace import TokenTrace, answer_block, count_sampled_tokens, count_spans
 from ..tokens.tree_generation import generate_trees
-from ..tokens.vllm.engine import Asked, Vllm, VllmEngine
+from ..tokens.vllm.engine import Requests, Vllm, VllmEngine
 from ..tokens.vllm.launch import Served
 from ..tokens.vllm.prompts import question_of
 from ..tokens.vllm.protocol import Question, SamplingParams
@@ -37,7 +37,7 @@ from .model import SharingMode, TokenModel
 
 
 @dataclass(frozen=True)
-class AskedAnswers:
+class RequestedAnswers:
     """The B answers of a rollout that is to be sampled."""
 
     prompts: list[Prompt]  # those of the groups, and those in disorder
@@ -115,11 +115,11 @@ class TokenGenerator(TokenModel, Checked):
         plan = plans[0]
         if isinstance(plan, AnswerTree):
             return self._rollout_trees(prompts, cast("Sequence[AnswerTree]", plans), keys)
-        asked = self._asked(prompts, plans, keys)
-        trace = self.generate(asked.prompts, asked.prompt_of, asked.seeds, plan)
-        is_decision = decides(trace, plan) & ~asked.is_control if plan.temperature > 0 else None
-        rollout = self.assemble(asked.prompts, asked.keys, asked.prompt_of, trace, is_decision)
-        return replace(rollout, is_control=asked.is_control)
+        requested = self._requested(prompts, plans, keys)
+        trace = self.generate(requested.prompts, requested.prompt_of, requested.seeds, plan)
+        is_decision = decides(trace, plan) & ~requested.is_control if plan.temperature > 0 else None
+        rollout = self.assemble(requested.prompts, requested.keys, requested.prompt_of, trace, is_decision)
+        return replace(rollout, is_control=requested.is_control)
 
     @torch.no_grad()
     def sample_ahead(self, prompts: Sequence[Prompt], plans: Sequence[AnswerPlan], keys: Sequence[GroupKey]) -> None:
@@ -131,10 +131,10 @@ class TokenGenerator(TokenModel, Checked):
         service, plan = self._engine_client(self.engine), plans[0]
         service.follow(self.weights.parameters, self.export, self.end_tokens[0])
 
-        def asked() -> Asked:
+        def requests() -> Requests:
             questions, prompt_of, seeds = list[Question](), list[int](), list[int]()
             for prompt, own_plan, key in zip(prompts, plans, keys, strict=True):
-                group = self._asked([prompt], [own_plan], [key])
+                group = self._requested([prompt], [own_plan], [key])
                 try:
                     own = list(map(question_of, group.prompts, self.encode(group.prompts)))
                 except ConfigError:  # raised again by `rollout`
@@ -144,9 +144,11 @@ class TokenGenerator(TokenModel, Checked):
                 questions += own
             return questions, prompt_of, seeds
 
-        service.begin(asked, self._sampling_params(plan))
+        service.begin(requests, self._sampling_params(plan))
 
-    def _asked(self, prompts: Sequence[Prompt], plans: Sequence[AnswerPlan], keys: Sequence[GroupKey]) -> AskedAnswers:
+    def _requested(
+        self, prompts: Sequence[Prompt], plans: Sequence[AnswerPlan], keys: Sequence[GroupKey]
+    ) -> RequestedAnswers:
         """Returns the answers of one group per prompt, also to prompts in disorder where the plan has controls."""
         plan = plans[0]
         assert all(replace(p, num_samples=1) == replace(plan, num_samples=1) for p in plans), "plans of two samplers"
@@ -161,7 +163,7 @@ class TokenGenerator(TokenModel, Checked):
             for row, (_, key, numbers, first) in enumerate(requests)
             for n in numbers
         ]
-        return AskedAnswers(
+        return RequestedAnswers(
             prompts=[prompt for prompt, *_ in requests],
             keys=[key for _, key, *_ in requests],
             prompt_of=torch.tensor([row for row, *_ in members]),
@@ -247,7 +249,7 @@ class TokenGenerator(TokenModel, Checked):
         self._engine_client(self.engine).ahead.restore(records)
 
     @property
-    def num_ahead(self) -> int:
+    def num_taken_ahead(self) -> int:
         """Returns how many answers so far were taken from those that were sampled ahead."""
         return 0 if self._service is None else self._service.ahead.num_taken
 

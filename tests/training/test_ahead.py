@@ -32,7 +32,7 @@ class Served:
 
     weights_of: dict[int, int] = field(default_factory=dict)
     names: list[str] = field(default_factory=list)
-    asked: threading.Condition = field(default_factory=threading.Condition)
+    noted: threading.Condition = field(default_factory=threading.Condition)
     url: str = ""
 
     def __post_init__(self) -> None:
@@ -42,9 +42,9 @@ class Served:
             if path == "/update_weight_version":
                 self.names.append(body["new_version"])
             if path == "/inference/v1/generate" and self.names:
-                with self.asked:
+                with self.noted:
                     self.weights_of[body["sampling_params"]["seed"]] = len(self.names) - 1
-                    self.asked.notify_all()
+                    self.noted.notify_all()
             return server.answer(method, path, body)
 
         self.url = serve(answer, lambda: True)
@@ -121,8 +121,8 @@ def test_the_next_rollout_is_sampled_while_this_one_is_learned_from(tmp_path: Pa
     learn = trainer._learn
 
     def waiting(collected: Any, iteration: int) -> dict[str, float]:
-        with served.asked:
-            assert served.asked.wait_for(lambda: iteration == 1 or served.of(1), 30)
+        with served.noted:
+            assert served.noted.wait_for(lambda: iteration == 1 or served.of(1), 30)
         return learn(collected, iteration)
 
     trainer._learn = waiting  # type: ignore[method-assign]

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 _LOOK = 1.0  # seconds between two looks at whether a lost server is back
-Asked = tuple[Sequence[Question], Sequence[int], Sequence[int]]  # questions, the one of each answer, seeds
+Requests = tuple[Sequence[Question], Sequence[int], Sequence[int]]  # questions, the one of each answer, seeds
 _SLACK = 8  # requests that wait at a server beyond the shortest queue before a prompt goes to another one
 
 
@@ -139,17 +139,17 @@ class VllmEngine:
         self._sample(questions, prompt_of, seeds, sampling, answers)
         return _completions([answers[number] for number in range(len(seeds))], sampling)
 
-    def begin(self, asked: Callable[[], Asked], sampling: SamplingParams) -> None:
+    def begin(self, requests: Callable[[], Requests], sampling: SamplingParams) -> None:
         """Begins to sample the answers that the next `generate` will be asked for; returns at once.
 
         They are sampled by the weights that the servers have now: `follow` waits for them before it sends others.
 
         Args:
-            asked: makes the questions, the question of each answer, and the seeds; called in another thread.
+            requests: makes the questions, the question of each answer, and the seeds; called in another thread.
         """
 
         def sample() -> dict[int, Answer]:
-            questions, prompt_of, seeds = asked()
+            questions, prompt_of, seeds = requests()
             answers: dict[int, Answer] = {}
             self._sample(questions, prompt_of, seeds, sampling, answers)
             pairs = enumerate(zip(prompt_of, seeds, strict=True))

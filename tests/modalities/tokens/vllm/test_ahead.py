@@ -75,10 +75,10 @@ def test_a_rollout_takes_what_was_sampled_ahead_by_the_weights_of_that_time() ->
     view = DecisionView(torch.arange(9))
     wanted = here.recorded(expected, view).values
     torch.testing.assert_close(there.recorded(got, view).values, wanted, atol=1e-5, rtol=0)
-    assert there.num_ahead == len(server.seeds) == sum(GROUPS), "each answer was sampled once"
+    assert there.num_taken_ahead == len(server.seeds) == sum(GROUPS), "each answer was sampled once"
     again = rollout(there)
     assert tokens(again) != tokens(expected), "each is taken once; these are by the weights now in place"
-    assert there.num_ahead == sum(GROUPS) and len(server.seeds) == 2 * sum(GROUPS)
+    assert there.num_taken_ahead == sum(GROUPS) and len(server.seeds) == 2 * sum(GROUPS)
 
 
 @pytest.mark.slow
@@ -89,7 +89,7 @@ def test_what_fits_no_request_is_sampled_when_it_is_asked_for() -> None:
     there.sample_ahead(PROMPTS[:2], PLANS[:2], keys(2))
     other = [PROMPTS[0], Prompt("another question"), PROMPTS[2]]
     got = there.rollout(other, PLANS, keys(3))
-    assert there.num_ahead == GROUPS[0]
+    assert there.num_taken_ahead == GROUPS[0]
     assert tokens(got) == tokens(policy().rollout(other, PLANS, keys(3)))
 
 
@@ -116,7 +116,7 @@ def test_a_prompt_that_cannot_be_read_is_left_to_the_rollout() -> None:
     broken = replace(PROMPTS[1], media=(replace(picture(30, 30, 1), content=b"no image"),))
     there.sample_ahead([PROMPTS[0], broken, PROMPTS[2]], PLANS, keys(3))
     assert there.rollout([PROMPTS[0], PROMPTS[2]], [PLANS[0], PLANS[2]], [keys(3)[0], keys(3)[2]]).num_samples == 7
-    assert there.num_ahead == GROUPS[0] + GROUPS[2]
+    assert there.num_taken_ahead == GROUPS[0] + GROUPS[2]
 
 
 @pytest.mark.slow
