@@ -72,7 +72,7 @@ class MmrlIteration:
         rows, part = select_groups(batch, collected.kept)
         key, updates = GroupKey(trainer.config.seed, self.number, 0), trainer.config.updates
         views = views_of(trainer.loss, rollout, rows, part, key)
-        updater = Updater(self.policy, trainer.loss, trainer.processes, updates.micro_batch)
+        updater = Updater(self.policy, trainer.loss, trainer.processes, updates.calls_at_once)
         updater.accumulate(rollout, views, part, "itself", member_importance(part, updates.min_advantage, key))
         apart = {"update": clock(), "decoding": self.policy.decoding, "scoring": sum(self.scorer.seconds)}
         self.number += 1

@@ -61,7 +61,7 @@ class Side:
         batch = batch_of(collected, trainer.advantage, processes.device)
         rows, part = select_groups(batch, collected.kept)
         views = views_of(trainer.loss, collected.rollout, rows, part, GroupKey(trainer.config.seed, self.number, 0))
-        updater = Updater(trainer.policy, trainer.loss, processes, trainer.config.updates.micro_batch)
+        updater = Updater(trainer.policy, trainer.loss, processes, trainer.config.updates.calls_at_once)
         updater.accumulate(collected.rollout, views, part, "itself")
         seconds = {"rollout": sampled - start, "update": time.perf_counter() - sampled}
         self.number += 1

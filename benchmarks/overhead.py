@@ -95,7 +95,7 @@ class Bare:
         self._encoded.update(fresh)
         decisions = sum(plan.num_update_calls for plan in plans)
         per_step = len(draws) * config.group_size * config.loss["draws"] if "draws" in config.loss else decisions
-        size = config.updates.micro_batch
+        size = config.updates.calls_at_once
         return Shapes(
             fresh=fresh,
             prompts=[text for text in texts for _ in range(config.group_size)],

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from mmrl.assembly import batches
 from mmrl.assembly.compatibility import EvaluationParts, Parts, check_pairs, final_weights
 from mmrl.assembly.group_checks import check_groups
 from mmrl.assembly.memory import check_memory, place
@@ -63,6 +64,7 @@ def build(config: RunConfig) -> Parts:
     check_pairs(config, parts)
     check_groups(config, parts)
     check_memory(config)
+    batches.check_auto(config, parts.policy)
     return parts
 
 
@@ -108,6 +110,7 @@ def make_trainer(config: RunConfig, parts: Parts, folder: Path, tracking: Tracki
         torch.set_num_threads(config.threads)
     processes = Processes(config.precision, config.sharding)
     parts = _prepared(config, parts, processes)
+    config = batches.chosen(config, parts, processes)
     plug_ins = {"advantage": parts.advantage, "loss": parts.loss, "sampler": parts.sampler}
     plug_ins |= {"curriculum": parts.prompts.curriculum}
     plug_ins |= {f"{OF_REWARD}{term.name}": term.reward for term in parts.scorer.terms}

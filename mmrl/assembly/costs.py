@@ -1,6 +1,6 @@
 """The cost of a run, before it begins: network calls in batch elements, which guidance doubles; memory of videos."""
 
-from typing import Any
+from typing import Any, Literal
 
 from mmrl.core.config import RunConfig
 from mmrl.core.contracts import Loss, Modality, VideoMaking
@@ -60,9 +60,12 @@ def num_forwards(loss: Loss) -> int:
     return 1 + len({"reference", "averaged"} & loss.needs) + (loss.old_decay(0) is not None)
 
 
-def num_looks(loss: Loss, num_calls: float, micro_batch: int) -> int:
-    """Returns how often a step evaluates a view: twice where the loss needs several micro-batches at once."""
-    return 2 if loss.scope != "decision" and num_calls > micro_batch else 1
+def num_looks(loss: Loss, num_calls: float, micro_batch: int | Literal["auto"]) -> int:
+    """Returns how often a step evaluates a view: twice where the loss needs several micro-batches at once.
+
+    With `auto`, which is not chosen yet, there may be several.
+    """
+    return 2 if loss.scope != "decision" and (micro_batch == "auto" or num_calls > micro_batch) else 1
 
 
 def is_recomputed(config: RunConfig, loss: Loss, policy: Modality) -> bool:

@@ -16,6 +16,7 @@ from mmrl.training.optimizer import CHUNK
 
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 PROMPT_TOKENS = 1300  # of a prompt with an image of 1 megapixel, where nothing says it
+USABLE = 0.92  # of a GPU's memory: the rest is the context's and what the allocator cannot join
 # Weights of the rewards' models that shipped configs name, in float32; others are named as not counted.
 REWARD_WEIGHTS = {
     "openai/clip-vit-large-patch14": 428_000_000,
@@ -31,7 +32,7 @@ class Gpu:
     teraflops: float  # of dense bf16 products
     bandwidth: float  # GB/s
     launch: float = 20e-6  # seconds that eager Python takes for a kernel
-    usable: float = 0.92  # of the memory: the rest is the context's and what the allocator cannot join
+    usable: float = USABLE
     rollout_mfu: float = 0.30  # of image networks
     update_mfu: float = 0.30
 
@@ -42,6 +43,13 @@ GPUS = {
     "a100": Gpu(80, 312, 2039, rollout_mfu=0.45, update_mfu=0.45),
     "4090": Gpu(24, 165, 1008, rollout_mfu=0.45, update_mfu=0.45),
 }
+
+
+def known_gpu(name: str) -> Gpu:
+    """Returns a kind of GPU by its name. Raises ConfigError for one that is not known."""
+    if name not in GPUS:
+        raise ConfigError(f"--gpu takes one of {', '.join(GPUS)}, got {name!r}")
+    return GPUS[name]
 
 
 def workload_of(config: RunConfig, parts: Parts, prompt_tokens: int) -> Workload:
@@ -58,7 +66,7 @@ def workload_of(config: RunConfig, parts: Parts, prompt_tokens: int) -> Workload
         at_once=min(samples, chunk * config.group_size),
         group_size=config.group_size,
         calls=max(1, calls // branches),
-        micro_batch=config.updates.micro_batch,
+        micro_batch=config.updates.calls_at_once,
         branches=plan.forwards_per_call,
         prompt_tokens=prompt_tokens,
         max_tokens=plan.max_tokens if isinstance(plan, AnswerPlan) else 0,
@@ -69,7 +77,7 @@ def workload_of(config: RunConfig, parts: Parts, prompt_tokens: int) -> Workload
 def footprint_of(config: RunConfig, parts: Parts, prompt_tokens: int = PROMPT_TOKENS) -> tuple[Workload, Footprint]:
     """Returns work and footprint. Raises ConfigError for a policy or a model of which nothing can be said."""
     if not isinstance(parts.policy, Foreseeing):
-        raise ConfigError(f"--gpu: a policy of {type(parts.policy).__name__} has no forecast")
+        raise ConfigError(f"a policy of {type(parts.policy).__name__} has no forecast of memory")
     work = workload_of(config, parts, prompt_tokens)
     return work, parts.policy.footprint(work)
 
@@ -175,9 +183,7 @@ def hours_of(config: RunConfig, parts: Parts, work: Workload, one: Footprint, gp
 
 def forecast(config: RunConfig, parts: Parts, gpu_name: str, prompt_tokens: int = PROMPT_TOKENS) -> dict[str, Any]:
     """Returns memory by phase in GB, hours, and what was assumed. Raises ConfigError for an unknown GPU or model."""
-    if gpu_name not in GPUS:
-        raise ConfigError(f"--gpu takes one of {', '.join(GPUS)}, got {gpu_name!r}")
-    gpu = GPUS[gpu_name]
+    gpu = known_gpu(gpu_name)
     work, footprint = footprint_of(config, parts, prompt_tokens)
     memory = memory_of(config, parts, work, footprint, on_gpu=True)
     unknown = [name for name in _reward_models(config.rewards) if name not in REWARD_WEIGHTS]

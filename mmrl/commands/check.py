@@ -12,10 +12,10 @@ from typing import Any
 
 import torch
 
-from mmrl.assembly import costs
+from mmrl.assembly import batches, costs
 from mmrl.assembly.build import build, closing, judged_by_settings, lab_of, make_trainer, resolve_lab
 from mmrl.assembly.compatibility import EvaluationParts, Parts, example_plan
-from mmrl.assembly.forecast import forecast
+from mmrl.assembly.forecast import forecast, known_gpu
 from mmrl.assembly.group_checks import missing_tree, plans_of_iteration, shared_work, shrunk_groups
 from mmrl.commands.instrumentation import Instrumented, instrument
 from mmrl.core import plugins
@@ -89,14 +89,17 @@ def plan_summary(config: RunConfig, num_processes: int = 1) -> dict[str, Any]:
 
 
 def gpu_forecast(config: RunConfig, gpu: str, prompt_tokens: int) -> dict[str, Any]:
-    """Returns memory by phase and hours on a kind of GPU, before any weight is loaded.
+    """Returns memory by phase and hours on a kind of GPU, before any weight is loaded; `chosen`: batches that are `auto`.
 
     Raises ConfigError for an invalid config, an unknown GPU, or a model whose architecture is not known.
     """
     with tempfile.TemporaryDirectory(prefix="mmrl-check-") as name:
         prompts, _ = with_stand_ins(config.prompts, Path(name), config.seed)
         parts = build(config.model_copy(update={"prompts": prompts}))
-    return forecast(config, parts, gpu, prompt_tokens)
+    numbers = batches.fitting_on(config, parts, known_gpu(gpu), prompt_tokens)
+    sized, parts = batches.with_numbers(config, numbers), batches.parts_with_numbers(parts, numbers)
+    found = forecast(sized, parts, gpu, prompt_tokens)
+    return found | {"chosen": numbers} if numbers else found
 
 
 def _by_size(policy: Sized, prompts: Sequence[Prompt]) -> str:
@@ -175,7 +178,7 @@ def _tried(twins: Parts, config: RunConfig, folder: Path, *, is_restated: bool) 
         trainer = make_trainer(config, parts, folder)
         before = {key: tensor.clone() for key, tensor in trainer.policy.weights.tensors("trained").items()}
         trainer.train()
-        findings = _findings(trainer, before, instrumented, config)
+        findings = _findings(trainer, before, instrumented, trainer.config)
     return findings | _proof(twins)
 
 

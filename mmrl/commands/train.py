@@ -11,6 +11,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, Literal
 
+from mmrl.assembly import batches
 from mmrl.assembly.build import build, closing, make_trainer
 from mmrl.assembly.compatibility import Parts, final_weights
 from mmrl.commands.model_card import write_card
@@ -92,7 +93,8 @@ def _train(
     path = folder.absolute()  # a reward may change the working folder
     run_trackers = [trackers.build(one) for one in config.trackers]
     trainer = make_trainer(config, parts, path)
-    trainer.callbacks = callbacks
+    numbers = batches.numbers_of(config, trainer.config)
+    config, trainer.callbacks = trainer.config, callbacks
     # a default name holds the time, which may be another on each process
     (trainer.folder,) = trainer.processes.gather([path] if trainer.processes.is_main else [])
     trainer.check_lock = check_lock or trainer.check_lock
@@ -108,6 +110,10 @@ def _train(
         bar = TrainingBar(config.iterations, done=trainer.progress.iteration, every=5, shown=shown)
         bar.say(_beginning(trainer, folder))
         metrics = MetricsLog(path / "metrics.jsonl")
+        if numbers:
+            start.write_numbers(path, numbers)
+            settings_kept = {**settings_kept, **numbers}
+            bar.say(f"by the forecast of memory: {', '.join(f'{key} {size}' for key, size in numbers.items())}")
         for remark in _remarks(trainer, saved, metrics):
             bar.say(remark)
         trainer.tracking = Tracking(metrics, run_trackers, bar)

@@ -193,7 +193,9 @@ class UpdateSettings(Settings):
 
     epochs: Positive = 1  # passes over a rollout
     minibatches: Positive = 1  # optimizer steps of a pass, each on its share of whole groups
-    micro_batch: Positive = 512  # network calls of one forward and backward pass; changes memory, not the result
+    # Network calls of one forward and backward pass; changes memory, not the result. `auto`: as many as the forecast of
+    # memory allows (see `memory.budget_gb`).
+    micro_batch: Positive | Literal["auto"] = 512
     # Log-probs of the old weights where there is more than one step: `recorded` at sampling, or `recomputed` in a pass
     # before the first step.
     old: Literal["recorded", "recomputed"] = "recorded"
@@ -201,6 +203,12 @@ class UpdateSettings(Settings):
     # then counts 1 / probability: fewer network calls, the same gradient in expectation, with more variance. 0: all
     # samples are evaluated. With advantages of standard deviation 1, a value of 1 saves a third of the calls.
     min_advantage: Annotated[float, Field(ge=0)] = 0.0
+
+    @property
+    def calls_at_once(self) -> int:
+        """Returns `micro_batch` as a number, which `auto` is once a trainer is made."""
+        assert self.micro_batch != "auto", "mmrl.assembly.batches chooses it first"
+        return self.micro_batch
 
 
 class MemorySettings(Settings):
@@ -220,6 +228,10 @@ class MemorySettings(Settings):
     # micro-batches move what they need. The same numbers. Answers, and rollouts that a gradient of rewards goes back
     # through, stay where they are.
     rollouts: Literal["device", "host"] = "device"
+    # GB that a process may take, weights included, where `updates.micro_batch` or `modality.answer_batch` are `auto`;
+    # null: 92% of what is free when the model is loaded, of the GPU or of the CPU. The numbers that were chosen are
+    # written into the run's config.yaml, so that the run goes on with them.
+    budget_gb: Annotated[float, Field(gt=0)] | None = None
 
 
 class CorrectionSettings(Settings):

@@ -473,6 +473,24 @@ class Foreseeing(Protocol):
 
 
 @runtime_checkable
+class Answering(Protocol):
+    """A policy that samples answers side by side, `answer_batch` at once or, with `auto`, as many as memory allows.
+
+    Optional.
+    """
+
+    answer_batch: int | Literal["auto"]
+
+    def longest_prompt(self, prompts: Sequence[Prompt]) -> int:
+        """Returns the tokens of the longest of some prompts, their media included."""
+        ...
+
+    def answer_at_once(self, count: int) -> None:
+        """Samples `count` answers side by side from now on, in the place of `auto`."""
+        ...
+
+
+@runtime_checkable
 class Shrinking(Protocol):
     """A policy whose twin is small only while constants of a library are small, too. Optional."""
 

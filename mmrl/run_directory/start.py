@@ -78,6 +78,14 @@ def update_config(folder: Path, config: RunConfig) -> None:
         replace_file(path, (_comment(config_name(folder)) + dump_yaml(tree)).encode())
 
 
+def write_numbers(folder: Path, numbers: Mapping[str, int]) -> None:
+    """Writes numbers that were chosen into a run's config.yaml, by their keys, so that it goes on with them."""
+    tree = read_yaml(folder / "config.yaml")
+    for key, number in numbers.items():
+        put_at(tree, key, number)
+    replace_file(folder / "config.yaml", (_comment(config_name(folder)) + dump_yaml(tree)).encode())
+
+
 def config_name(folder: Path) -> str:
     """Returns the config that a run was started with, from the first line of config.yaml; '' where it is not there."""
     with (folder / "config.yaml").open(encoding="utf-8") as file:

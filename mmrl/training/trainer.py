@@ -79,7 +79,7 @@ class Trainer:
     newest_held_out: Mapping[str, float] = field(default_factory=dict)  # of the newest evaluation of this start
 
     def __post_init__(self) -> None:
-        self.micro_batch = self.micro_batch or self.config.updates.micro_batch
+        self.micro_batch = self.micro_batch or self.config.updates.calls_at_once
 
     @property
     def names(self) -> list[str]:

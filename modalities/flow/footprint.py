@@ -57,7 +57,7 @@ def footprint_of(policy: Counted, work: Workload) -> Footprint:
     part = known.parts[names[0]]
     if part.kind not in INPUTS:
         raise ConfigError(
-            f"--gpu: the inputs of a {part.kind} are not known; those of {', '.join(INPUTS)} are "
+            f"the forecast of memory: the inputs of a {part.kind} are not known; those of {', '.join(INPUTS)} are "
             "(modalities/flow/footprint.py)"
         )
     trained_dtype = work.trained_dtype if policy.lora is None else work.dtype

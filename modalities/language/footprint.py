@@ -35,7 +35,7 @@ class Counted(Protocol):
     @property
     def gradient_checkpointing(self) -> bool: ...
     @property
-    def answer_batch(self) -> int: ...
+    def answers_at_once(self) -> int: ...
     @property
     def vocabulary_chunk(self) -> int: ...
     def train_on_meta(self, model: Any, frozen_dtype: torch.dtype) -> None: ...
@@ -98,7 +98,7 @@ def footprint_of(policy: Counted, mode: SharingMode, work: Workload) -> Footprin
     activations = int(at_depth(peaks[low], peaks[high]))
     update, step, kernels = (at_depth(a, b) for a, b in zip(costs[low], costs[high], strict=True))
     text = whole.config.get_text_config()
-    batch = min(work.at_once, policy.answer_batch)
+    batch = min(work.at_once, policy.answers_at_once)
     element = 4 if work.dtype == torch.float32 else 2
     heads = getattr(text, "num_key_value_heads", None) or text.num_attention_heads
     width = getattr(text, "head_dim", None) or text.hidden_size // text.num_attention_heads
@@ -150,7 +150,8 @@ def _measured(
     """Returns the peak of a micro-batch, FLOPs of a micro-batch and of a token, and kernels of a token."""
     text = {**part.config["text_config"], "num_hidden_layers": layers}
     if text.get("layer_types"):
-        text["layer_types"] = list(text["layer_types"])[:layers]
+        types = list(text["layer_types"])
+        text["layer_types"] = [types[min(number, len(types) - 1)] for number in range(layers)]  # a twin may have two
     model = on_meta(lambda: part.make(text_config=text), _dtype(policy, work))
     policy.train_on_meta(model, work.dtype)
     if policy.gradient_checkpointing:

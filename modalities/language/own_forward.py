@@ -171,7 +171,7 @@ def _teacher_forced(policy: TokenPolicy, prompts: Sequence[EncodedPrompt], answe
     """Returns log-probs [N] that a rollout records of the answers' tokens."""
     stopping = StoppingCriteria(policy.end_tokens, (), policy.decode, answers.tokens.shape[1])
     distribution = SamplingDistribution(1.0, banned=policy.banned)
-    generator = _TeacherForced(policy.backbone, policy.head, distribution, stopping, policy.answer_batch)
+    generator = _TeacherForced(policy.backbone, policy.head, distribution, stopping, policy.answers_at_once)
     with policy.running():
         completions = generator.answers(prompts, answers.prompt.cpu(), answers.tokens.cpu())
     assert completions is not None and torch.equal(completions.tokens, answers.tokens.cpu()), (

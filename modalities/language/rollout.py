@@ -2,9 +2,10 @@
 
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Annotated, cast
+from typing import Annotated, Literal, cast
 
 import torch
 from pydantic import Field
@@ -35,6 +36,8 @@ from ..tokens.vllm.protocol import Question, SamplingParams
 from ..tokens.vllm.tower_check import TRIED_ANSWERS, TRIED_TOKENS, Trial, check_tower
 from .model import SharingMode, TokenModel
 
+_TRIED_AT_ONCE = 16
+
 
 @dataclass(frozen=True)
 class RequestedAnswers:
@@ -52,7 +55,9 @@ class TokenGenerator(TokenModel, Checked):
     """The half of a token policy that samples answers, by the weights now in place; its settings are the policy's."""
 
     vocabulary_chunk: Annotated[int, Field(ge=1)] = 2**22  # logits held at once in an update; memory, not the result
-    answer_batch: Annotated[int, Field(ge=1)] = 256  # answers sampled side by side
+    # Answers sampled side by side; memory, not the result. `auto`: as many as the forecast of memory allows (see
+    # `memory.budget_gb`).
+    answer_batch: Annotated[int, Field(ge=1)] | Literal["auto"] = 256
     # An inference engine that samples the answers, such as `{name: vllm, url: ...}`; null: transformers. The policy
     # still evaluates them, and the run's `correction` says what is done about the difference.
     engine: Vllm | None = None
@@ -60,7 +65,7 @@ class TokenGenerator(TokenModel, Checked):
     _service: VllmEngine | None = field(default=None, init=False, repr=False)
     _is_tower_served: bool = field(default=False, init=False, repr=False)  # as far as prompts had images
     _placement: Placement | None = field(default=None, init=False, repr=False)
-    _fitting_batch: int = field(default=0, init=False, repr=False)  # `answer_batch`, halved; 0: not yet known
+    _fitting_batch: int = field(default=0, init=False, repr=False)  # chosen, or halved; 0: not yet known
     _lockstep: Lockstep | None = field(default=None, init=False, repr=False)
     _probed: Backbone | None = field(default=None, init=False, repr=False)  # with what a model told when it was loaded
     # how an update shares prompts, as it was proven, and why not as wanted
@@ -95,6 +100,23 @@ class TokenGenerator(TokenModel, Checked):
         if self._lockstep is None or self._lockstep.maximum is not maximum:
             self._lockstep = Lockstep(maximum, self.encode([FILLER])[0], self.end_tokens[0])
         return self._lockstep
+
+    @property
+    def answers_at_once(self) -> int:
+        """Returns how many answers are sampled side by side; those of the trials of a start, before `auto` is known."""
+        return self._fitting_batch or (_TRIED_AT_ONCE if self.answer_batch == "auto" else self.answer_batch)
+
+    def answer_at_once(self, count: int) -> None:
+        """Samples `count` answers side by side from now on, in the place of `auto`."""
+        self._fitting_batch = count
+
+    def longest_prompt(self, prompts: Sequence[Prompt]) -> int:
+        """Returns the tokens of the longest of some prompts, their media included; unreadable ones have none."""
+        longest = 0
+        for prompt in prompts:
+            with suppress(ConfigError):
+                longest = max(longest, len(self.encode([prompt])[0]))
+        return longest
 
     @property
     def compiled_step(self) -> CompiledStep | None:
@@ -371,7 +393,7 @@ class TokenGenerator(TokenModel, Checked):
             with self.running(), self.sampling():
                 return sampled(self._answer_generator(plan, size))
 
-        size = self._fitting_batch or self.answer_batch
+        size = self.answers_at_once
         if self.lockstep is not None:
             return run(size)
         done, self._fitting_batch = in_halves(size, run, "modality.answer_batch", lambda: count)

@@ -62,8 +62,9 @@ def architecture_of(model: str) -> Architecture:
             parts, entry.get("encoders", 0), entry.get("text_tokens", 0), (_BY_TABLE.format(model=model),)
         )
     raise ConfigError(
-        f"--gpu: the sizes of {model!r} are not known{spelling.near(model, list(known()))}; put the model, or only its "
-        f"config.json (of a pipeline: those of transformer and vae), into the cache of the hub or a folder. "
+        f"the forecast of memory: the sizes of {model!r} are not known{spelling.near(model, list(known()))}; put the "
+        "model, or only its config.json (of a pipeline: those of transformer and vae), into the cache of the hub or a "
+        f"folder. "
         f"Known without files: {', '.join(known())}"
     )
 
