@@ -89,7 +89,7 @@ def plan_summary(config: RunConfig, num_processes: int = 1) -> dict[str, Any]:
 
 
 def gpu_forecast(config: RunConfig, gpu: str, prompt_tokens: int) -> dict[str, Any]:
-    """Returns memory by phase and hours on a kind of GPU, before any weight is loaded; `chosen`: batches that are `auto`.
+    """Returns memory by phase, hours and `chosen` (batches that are `auto`) on a kind of GPU; no weight is loaded.
 
     Raises ConfigError for an invalid config, an unknown GPU, or a model whose architecture is not known.
     """

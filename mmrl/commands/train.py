@@ -111,7 +111,7 @@ def _train(
         bar.say(_beginning(trainer, folder))
         metrics = MetricsLog(path / "metrics.jsonl")
         if numbers:
-            start.write_numbers(path, numbers)
+            start.write_settings(path, numbers)
             settings_kept = {**settings_kept, **numbers}
             bar.say(f"by the forecast of memory: {', '.join(f'{key} {size}' for key, size in numbers.items())}")
         for remark in _remarks(trainer, saved, metrics):

@@ -71,19 +71,18 @@ def update_config(folder: Path, config: RunConfig) -> None:
     path = folder / "config.yaml"
     tree = read_yaml(path)
     before, now = (one.model_dump(mode="json") for one in (check_config(tree), config))
-    changed = [key for key in MAY_CHANGE if value_at(before, key) != value_at(now, key)]
-    for key in changed:
-        put_at(tree, key, value_at(now, key))
+    changed = {key: value_at(now, key) for key in MAY_CHANGE if value_at(before, key) != value_at(now, key)}
     if changed:
-        replace_file(path, (_comment(config_name(folder)) + dump_yaml(tree)).encode())
+        write_settings(folder, changed)
 
 
-def write_numbers(folder: Path, numbers: Mapping[str, int]) -> None:
-    """Writes numbers that were chosen into a run's config.yaml, by their keys, so that it goes on with them."""
-    tree = read_yaml(folder / "config.yaml")
-    for key, number in numbers.items():
-        put_at(tree, key, number)
-    replace_file(folder / "config.yaml", (_comment(config_name(folder)) + dump_yaml(tree)).encode())
+def write_settings(folder: Path, changed: Mapping[str, Any]) -> None:
+    """Writes settings into a run's config.yaml, by their keys, whole or not at all; the rest of the file stays."""
+    path = folder / "config.yaml"
+    tree = read_yaml(path)
+    for key, value in changed.items():
+        put_at(tree, key, value)
+    replace_file(path, (_comment(config_name(folder)) + dump_yaml(tree)).encode())
 
 
 def config_name(folder: Path) -> str:
