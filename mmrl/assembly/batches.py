@@ -62,7 +62,7 @@ def chosen(config: RunConfig, parts: Parts, processes: Processes) -> RunConfig:
 
 def numbers_of(before: RunConfig, now: RunConfig) -> dict[str, int]:
     """Returns the numbers, by their keys, that stand now where `auto` stood before."""
-    values = {ANSWERS: now.modality.get("answer_batch"), CALLS: now.updates.calls_at_once}
+    values: dict[str, Any] = {ANSWERS: now.modality.get("answer_batch"), CALLS: now.updates.micro_batch}
     return {key: values[key] for key in autos(before)}
 
 
