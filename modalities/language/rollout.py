@@ -181,7 +181,7 @@ class TokenGenerator(TokenModel, Checked):
             if control is not None:
                 requests.append((control, key, range(count, count + plan.num_controls), count))
         members = [
-            (row, None if plan.has_greedy and n >= first else key.seed_for("tokens", n), n >= first)
+            (row, None if plan.has_greedy and n >= first else self._seed(key, n), n >= first)
             for row, (_, key, numbers, first) in enumerate(requests)
             for n in numbers
         ]
@@ -192,6 +192,12 @@ class TokenGenerator(TokenModel, Checked):
             seeds=[seed for _, seed, _ in members],
             is_control=torch.tensor([one for *_, one in members]),
         )
+
+    def _seed(self, key: GroupKey, member: int) -> int:
+        """Returns the seed of a member's tokens; those of an engine's answers in one request count up."""
+        if self.engine is not None and self.engine.one_request:
+            return (key.seed_for("tokens") >> 1) + member  # below 2^63 for all members
+        return key.seed_for("tokens", member)
 
     def control(self, prompt: Prompt, key: GroupKey) -> Prompt | None:
         """Returns the prompt with its media in disorder, by the group's key; None where its media have no order.

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 _LOOK = 1.0  # seconds between two looks at whether a lost server is back
 Requests = tuple[Sequence[Question], Sequence[int], Sequence[int]]  # questions, the one of each answer, seeds
-_SLACK = 8  # requests that wait at a server beyond the shortest queue before a prompt goes to another one
+_SLACK = 8  # answers that are waited for at a server beyond the shortest queue before a prompt goes to another one
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,6 +59,9 @@ class Vllm(Checked):
     # of this machine.
     folder: str | None = None
     concurrency: Annotated[int, Field(ge=1)] = 256  # answers that are requested at once
+    # The answers of a group come in one request (vLLM's `n`), which holds the images once, and not in one request for
+    # each. vLLM then counts their seeds up from that of the first, so other answers are sampled than without.
+    one_request: bool = False
     timeout_seconds: Annotated[float, Field(gt=0)] = 1800.0  # how long one request may take in all
     retries: Annotated[int, Field(ge=0)] = 6  # how often a refused connection is tried again; 40 wait for five minutes
     # How long a server that ends in the middle of a run is waited for, or started again where `start` is set; its
@@ -104,7 +107,7 @@ class VllmEngine:
     served: Served | None = None  # what a server that this run starts must serve
     ahead: Ahead = field(default_factory=Ahead, init=False, repr=False)
     _replicas: list[Replica] = field(init=False, repr=False)
-    _queues: dict[int, int] = field(default_factory=dict, init=False, repr=False)  # requests under way, by replica
+    _queues: dict[int, int] = field(default_factory=dict, init=False, repr=False)  # answers under way, by replica
     _lock: threading.Lock = field(default_factory=threading.Lock, init=False, repr=False)
     _weights: tuple[int, ...] | None = field(default=None, init=False, repr=False)  # as the servers have them
     _num_syncs: int = field(default=0, init=False, repr=False)
@@ -168,28 +171,39 @@ class VllmEngine:
         """Adds the answers, by their numbers, that are not there yet."""
         while left := [number for number in range(len(seeds)) if number not in answers]:
             lost: dict[int, Lost] = {}
+            runs = runs_of(left, prompt_of, seeds)
             attempt = partial(self._try, questions, sampling, lost)
             with ExitStack() as stack:
                 for replica in self._replicas:
                     stack.enter_context(replica.opened())
-                pool = stack.enter_context(_pool(min(self.settings.concurrency, len(left))))
-                found = list(pool.map(attempt, [prompt_of[n] for n in left], [seeds[n] for n in left]))
-            answers.update((number, answer) for number, answer in zip(left, found, strict=True) if answer is not None)
+                pool = stack.enter_context(_pool(max(1, self.settings.concurrency // max(map(len, runs)))))
+                firsts = [run[0] for run in runs]
+                found = list(
+                    pool.map(attempt, [prompt_of[n] for n in firsts], [seeds[n] for n in firsts], map(len, runs))
+                )
+            for run, some in zip(runs, found, strict=True):
+                answers.update(zip(run, some, strict=bool(some)))
             for place, error in lost.items():
                 self._wait_for(self._replicas[place], error)
 
     def _try(
-        self, questions: Sequence[Question], sampling: SamplingParams, lost: dict[int, Lost], row: int, seed: int
-    ) -> Answer | None:
-        """Samples one answer to question `row`; None where its server is lost, which is noted."""
-        with self._shortest(hash(questions[row].read), lost) as place:
+        self,
+        questions: Sequence[Question],
+        sampling: SamplingParams,
+        lost: dict[int, Lost],
+        row: int,
+        seed: int,
+        num_answers: int,
+    ) -> list[Answer]:
+        """Samples answers to question `row` in one request; none where its server is lost, which is noted."""
+        with self._shortest(hash(questions[row].read), lost, num_answers) as place:
             if place is None:
-                return None
+                return []
             try:
-                return self._replicas[place].ask(questions[row], sampling, seed)
+                return self._replicas[place].ask(questions[row], sampling, seed, num_answers)
             except Lost as error:
                 lost[place] = error
-                return None
+                return []
 
     def follow(self, tensors: Mapping[str, Tensor], export: Callable[[Path], None], probe: int) -> None:
         """Sends the servers the weights now in place, where they have other weights, and wakes them.
@@ -296,8 +310,8 @@ class VllmEngine:
         log.warning("the vLLM server at %s is back, and has the weights", replica.server.url)
 
     @contextmanager
-    def _shortest(self, prompt: int, lost: Mapping[int, Lost]) -> Iterator[int | None]:
-        """Counts a request at the replica with the shortest queue, and returns its place; None: all are lost.
+    def _shortest(self, prompt: int, lost: Mapping[int, Lost], num_answers: int = 1) -> Iterator[int | None]:
+        """Counts answers at the replica with the shortest queue, and returns its place; None: all are lost.
 
         `prompt`: any number of the prompt, the same in all processes. Its answers stay at one replica, which then reads
         the prompt once, while queues are about equal.
@@ -308,18 +322,30 @@ class VllmEngine:
             if queues:
                 home, least = [*queues][prompt % len(queues)], min(queues.values())
                 place = home if queues[home] <= least + _SLACK else min(queues, key=lambda one: queues[one])
-                self._queues[place] += 1
+                self._queues[place] += num_answers
         try:
             yield place
         finally:
             with self._lock:
                 if place is not None:
-                    self._queues[place] -= 1
+                    self._queues[place] -= num_answers
 
     def _folder(self) -> Path:
         if self.settings.folder is not None:
             return Path(self.settings.folder).expanduser().absolute()
         return temporary_folder()
+
+
+def runs_of(numbers: Sequence[int], prompt_of: Sequence[int], seeds: Sequence[int]) -> list[list[int]]:
+    """Returns the numbers of answers, cut into those of one request each: to one prompt, by seeds that count up."""
+    runs: list[list[int]] = []
+    for number in numbers:
+        last = runs[-1][-1] if runs else None
+        if last is not None and prompt_of[last] == prompt_of[number] and seeds[last] + 1 == seeds[number]:
+            runs[-1].append(number)
+        else:
+            runs.append([number])
+    return runs
 
 
 @contextmanager

@@ -48,10 +48,15 @@ class Answer:
     support: list[list[int]] | None  # the possible tokens at each place; None where the server does not return them
 
 
-def body_of(model: str, question: Question, sampling: SamplingParams, seed: int) -> dict[str, Any]:
-    """Returns the request for one answer. The fields are those of vLLM 0.33 (`GenerateRequest`, `SamplingParams`)."""
+def body_of(
+    model: str, question: Question, sampling: SamplingParams, seed: int, num_answers: int = 1
+) -> dict[str, Any]:
+    """Returns the request for answers to one question; vLLM samples answer i by the seed `seed + i`.
+
+    The fields are those of vLLM 0.33 (`GenerateRequest`, `SamplingParams`).
+    """
     parameters: dict[str, Any] = {
-        "n": 1,
+        "n": num_answers,
         "temperature": sampling.temperature,
         "top_p": sampling.top_p,
         "top_k": sampling.top_k or 0,
@@ -77,17 +82,26 @@ def body_of(model: str, question: Question, sampling: SamplingParams, seed: int)
     return body
 
 
-def answer_of(reply: Any, question: Question, sampling: SamplingParams, num_tokens: int) -> Answer:
-    """Returns the answer in the server's JSON, of a model with a vocabulary of `num_tokens`.
+def answers_of(
+    reply: Any, question: Question, sampling: SamplingParams, num_tokens: int, num_answers: int = 1
+) -> list[Answer]:
+    """Returns the answers in the server's JSON, in the order of their seeds, of a model with `num_tokens` tokens.
 
     Raises ConfigError where the server read another prompt than that of training, and RunError for missing or wrong
     parts of an answer.
     """
     choices = _field(reply, "choices", list)
-    if len(choices) != 1:
-        raise RunError(f"engine: the vLLM server gave {len(choices)} answers where 1 was requested")
+    if len(choices) != num_answers:
+        raise RunError(f"engine: the vLLM server gave {len(choices)} answers where {num_answers} were requested")
     _check_prompt(_numbers(reply, "prompt_token_ids"), question)
-    choice = choices[0]
+    places = [_field(choice, "index", int) for choice in choices]
+    if sorted(places) != list(range(num_answers)):
+        raise RunError(f"engine: the vLLM server numbers its {num_answers} answers {_shown(places)}")
+    ordered = sorted(zip(places, choices, strict=True), key=lambda pair: pair[0])
+    return [_answer(choice, sampling, num_tokens) for _, choice in ordered]
+
+
+def _answer(choice: Any, sampling: SamplingParams, num_tokens: int) -> Answer:
     tokens, reason = _numbers(choice, "token_ids"), _field(choice, "finish_reason", str)
     if reason not in ("stop", "length"):
         raise RunError(f"engine: the vLLM server ended an answer with {_shown(reason)}; see its log")

@@ -9,7 +9,7 @@ from typing import Any
 from mmrl.core.contracts import ConfigError, RunError
 from mmrl.system.json_server import JsonServer, Lost, Refused
 
-from .protocol import LARGEST_BIAS, Answer, Question, SamplingParams, answer_of, body_of, versions_of
+from .protocol import LARGEST_BIAS, Answer, Question, SamplingParams, answers_of, body_of, versions_of
 
 GENERATE = "/inference/v1/generate"
 
@@ -43,11 +43,14 @@ class Replica:
         """Ends the requests that are under way, with an error where they are waited for."""
         self.server.break_off()
 
-    def ask(self, question: Question, sampling: SamplingParams, seed: int) -> Answer:
-        """Samples one answer. Raises `Forgotten` where the server has other weights than it was given."""
+    def ask(self, question: Question, sampling: SamplingParams, seed: int, num_answers: int) -> list[Answer]:
+        """Samples answers to one question, answer i by `seed + i`, in one request.
+
+        Raises `Forgotten` where the server has other weights than it was given.
+        """
         assert self.model, "meet() comes first"
         try:
-            reply = self.server.post(GENERATE, body_of(self.model, question, sampling, seed))
+            reply = self.server.post(GENERATE, body_of(self.model, question, sampling, seed, num_answers))
         except Refused as error:
             if error.status == 404 and self.model != self.base:
                 raise Forgotten(f"engine: the vLLM server no longer has the adapter of this run: {error}") from error
@@ -57,7 +60,7 @@ class Replica:
                 f"engine: the vLLM server at {self.server.url} sampled by weights called {min(others)!r}, not by those "
                 f"that it was given, {self.version!r}; it was started anew, or another run uses it"
             )
-        return answer_of(reply, question, sampling, self.num_tokens)
+        return answers_of(reply, question, sampling, self.num_tokens, num_answers)
 
     def is_up(self) -> bool:
         """Returns whether the server answers and its engine lives; asks once."""
@@ -143,7 +146,8 @@ class Replica:
         """
         question, sampling = Question((token,), (token,), ()), SamplingParams(1.0, 1.0, 1, 0.0, 1, (), (), ())
         for only in (token, 1 if token == 0 else 0):
-            answer = answer_of(self._biased(model, question, sampling, only), question, sampling, self.num_tokens)
+            reply = self._biased(model, question, sampling, only)
+            (answer,) = answers_of(reply, question, sampling, self.num_tokens)
             if answer.tokens != [only]:
                 raise RunError(
                     f"engine: the vLLM server sampled token {answer.tokens[0]} for {only}; it ignores logit_bias"

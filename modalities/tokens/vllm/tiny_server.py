@@ -195,10 +195,12 @@ class TinyVllm:
         stopping = StoppingCriteria(
             tuple(parameters["stop_token_ids"]), tuple(parameters["stop"]), policy.decode, budget
         )
-        first, uniform = torch.zeros(1, dtype=torch.int64), uniforms([parameters["seed"]], budget)
+        count = parameters["n"]
+        prompt_of = torch.zeros(count, dtype=torch.int64)
+        uniform = uniforms([parameters["seed"] + number for number in range(count)], budget)
         with policy.running():
-            completions = AnswerGenerator(policy.backbone, head, distribution, stopping, 1).answers(
-                [prompt], first, uniform
+            completions = AnswerGenerator(policy.backbone, head, distribution, stopping, count).answers(
+                [prompt], prompt_of, uniform
             )
         assert completions is not None, "there is a prompt"
         return completions
@@ -219,17 +221,26 @@ def _drop_tower(network: Any) -> None:
 
 
 def _response(model: str, version: str, prompt: Tensor, completions: Completions) -> dict[str, Any]:
-    tokens, log_probs = completions.tokens[0].tolist(), completions.log_prob[0].tolist()
+    rows = [completions.select(torch.tensor([row])) for row in range(len(completions.length))]
+    num_written = int(completions.length.sum())
+    usage = {"prompt_tokens": len(prompt), "completion_tokens": num_written, "total_tokens": len(prompt) + num_written}
+    said = {"request_id": "tiny", "model": model, "usage": usage, "prompt_token_ids": prompt.tolist()}
+    choices = [_choice(number, version, row) for number, row in enumerate(rows)]
+    return {**said, "output_mode": "tokens", "choices": choices}
+
+
+def _choice(number: int, version: str, completion: Completions) -> dict[str, Any]:
+    tokens, log_probs = completion.tokens[0].tolist(), completion.log_prob[0].tolist()
     mask = None
-    if completions.support is not None:
-        mask = [ids.tolist() for ids in completions.support.ids.split(completions.support.sizes.tolist())]
+    if completion.support is not None:
+        mask = [ids.tolist() for ids in completion.support.ids.split(completion.support.sizes.tolist())]
     content = [
         {"token_id": token, "logprob": value, "rank": None, "top_logprobs": []}
         for token, value in zip(tokens, log_probs, strict=True)
     ]
-    choice = {
-        "index": 0,
-        "finish_reason": "stop" if bool(completions.is_finished[0]) else "length",
+    return {
+        "index": number,
+        "finish_reason": "stop" if bool(completion.is_finished[0]) else "length",
         "stop_reason": None,
         "token_ids": tokens,
         "routed_experts": None,
@@ -237,9 +248,6 @@ def _response(model: str, version: str, prompt: Tensor, completions: Completions
         "weight_versions": [{"version": version, "start": 0, "end": len(tokens)}],
         "logprobs": {"content": content},
     }
-    usage = {"prompt_tokens": len(prompt), "completion_tokens": len(tokens), "total_tokens": len(prompt) + len(tokens)}
-    said = {"request_id": "tiny", "model": model, "usage": usage, "prompt_token_ids": prompt.tolist()}
-    return {**said, "output_mode": "tokens", "choices": [choice]}
 
 
 def _check(body: Mapping[str, Any], fields: Mapping[str, type | tuple[type, ...]]) -> None:

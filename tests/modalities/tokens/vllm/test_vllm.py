@@ -85,6 +85,7 @@ def probe(only: int, log_prob: float = 0.0, drawn: int | None = None) -> Exchang
 
 START = (MODELS, probe(2), probe(0))
 ANSWER = said([8, 4, 2], [-0.5, -1.25, -0.125], [5, 6, 6, 6, 7])
+HEALTHY = Exchange("/health", None, "")
 RESET = Exchange("/reset_prefix_cache", {}, {"success": True})
 
 
@@ -121,13 +122,64 @@ def test_answers_are_asked_for_and_read_as_recorded(tmp_path: Path) -> None:
             reload(made, tmp_path, 0),
             *reloaded(made),
             Exchange(GENERATE, request(), copy.deepcopy(ANSWER)),
-            Exchange(GENERATE, request(seed=12), second),
+            Exchange(GENERATE, request(seed=13), second),
         )
         made.follow({"w": torch.zeros(2)}, whole_model, 2)
-        drawn = made.generate([QUESTION], [0, 0], [11, 12], SAMPLING)
+        drawn = made.generate([QUESTION], [0, 0], [11, 13], SAMPLING)
     assert drawn.tokens.tolist() == [[8, 4, 2], [4, 0, 0]] and drawn.length.tolist() == [3, 1]
     assert drawn.log_prob.tolist() == [[-0.5, -1.25, -0.125], [-2.0, 0, 0]]
     assert drawn.is_finished.tolist() == [True, False] and drawn.support is None, "one of them says no support"
+
+
+def several(*numbered: tuple[int, list[int]]) -> dict[str, Any]:
+    """One answer of the server with several choices, each with its number."""
+    answers = [(number, said(tokens, [-1.0] * len(tokens), [5, 6, 6, 6, 7])) for number, tokens in numbered]
+    return {**ANSWER, "choices": [answer["choices"][0] | {"index": number} for number, answer in answers]}
+
+
+def test_answers_to_one_prompt_by_seeds_that_count_up_come_in_one_request(tmp_path: Path) -> None:
+    with replaying(START) as recorded:
+        made = engine(recorded.url, tmp_path)
+        recorded.add(
+            reload(made, tmp_path, 0),
+            *reloaded(made),
+            Exchange(GENERATE, request(n=3), several((2, [7]), (0, [8, 4, 2]), (1, [5, 1]))),
+            Exchange(GENERATE, request(seed=15), several((0, [1]))),
+            Exchange(GENERATE, request(seed=16), several((0, [4]))),  # to the other prompt
+            Exchange(GENERATE, request(seed=15), several((0, [3]))),
+        )
+        made.follow({"w": torch.zeros(2)}, whole_model, 2)
+        drawn = made.generate([QUESTION, QUESTION], [0, 0, 0, 0, 1, 1], [11, 12, 13, 15, 16, 15], SAMPLING)
+    assert drawn.tokens.tolist() == [[8, 4, 2], [5, 1, 0], [7, 0, 0], [1, 0, 0], [4, 0, 0], [3, 0, 0]]
+
+
+@pytest.mark.parametrize(
+    ("answer", "message"),
+    [
+        (several((0, [8])), "gave 1 answers where 2 were requested"),
+        (several((0, [8]), (0, [7])), r"numbers its 2 answers \[0, 0\]"),
+        (several((1, [8]), (2, [7])), r"numbers its 2 answers \[1, 2\]"),
+    ],
+)
+def test_answers_of_one_request_must_be_those_that_were_requested(
+    answer: dict[str, Any], message: str, tmp_path: Path
+) -> None:
+    with replaying(START) as recorded:
+        made = engine(recorded.url, tmp_path)
+        recorded.add(reload(made, tmp_path, 0), *reloaded(made), Exchange(GENERATE, request(n=2), answer))
+        made.follow({"w": torch.zeros(2)}, whole_model, 2)
+        with pytest.raises(RunError, match=message):
+            made.generate([QUESTION], [0, 0], [11, 12], SAMPLING)
+
+
+def test_a_request_that_is_lost_is_made_again_for_all_of_its_answers(tmp_path: Path) -> None:
+    with replaying(START) as recorded:
+        made = engine(recorded.url, tmp_path, outage_seconds=30.0)
+        again = [HEALTHY, *START, reload(made, tmp_path, 0), *reloaded(made, 1)]
+        recorded.add(reload(made, tmp_path, 0), *reloaded(made, 0), Exchange(GENERATE, request(n=2), LOST), *again)
+        recorded.add(Exchange(GENERATE, request(n=2), several((0, [8]), (1, [7]))))
+        made.follow({"w": torch.zeros(2)}, whole_model, 2)
+        assert made.generate([QUESTION], [0, 0], [11, 12], SAMPLING).tokens.tolist() == [[8], [7]]
 
 
 def test_the_support_of_a_truncated_distribution_is_kept(tmp_path: Path) -> None:
@@ -195,7 +247,7 @@ def two_choices() -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("answer", "kind", "message"),
     [
-        (two_choices, RunError, "gave 2 answers where 1 was requested"),
+        (two_choices, RunError, "gave 2 answers where 1 were requested"),
         (lambda: without("choices", 0, "logprobs"), RunError, "no logprobs"),
         (lambda: without("choices", 0, "logprobs", "content", 1), RunError, "log-probs are of other tokens"),
         (lambda: without("choices", 0, "token_ids"), RunError, "no token_ids .list., got NoneType"),
@@ -251,9 +303,6 @@ def test_a_server_that_fails_is_asked_once_and_its_words_are_shown(tmp_path: Pat
         made.follow({"w": torch.zeros(2)}, whole_model, 2)
         with pytest.raises(RunError, match="answered HTTP 500: EngineCore died"):
             made.generate([QUESTION], [0], [11], SAMPLING)
-
-
-HEALTHY = Exchange("/health", None, "")
 
 
 def test_a_lost_server_is_waited_for_and_its_answers_are_sampled_anew_with_the_weights_sent_again(

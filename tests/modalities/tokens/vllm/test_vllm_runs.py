@@ -1,5 +1,6 @@
 """A server that speaks vLLM's protocol and runs the tiny model: answers and training are the same as without it."""
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -26,7 +27,7 @@ from mmrl.reporting.tracking import Tracking
 from tests.parameters import slow_but
 from tests.tiny_runs import SMALL
 from tests.tiny_texts import vision_language
-from tests.vision_twins import picture, policy, rollout, twin
+from tests.vision_twins import GROUPS, picture, policy, rollout, twin
 
 
 def load(model: str, max_pixels: int | None = None) -> VisionLanguage:
@@ -68,6 +69,34 @@ def test_answers_of_two_servers_are_those_of_one(served: Vllm) -> None:
     for paths in asked:
         assert paths.count("/collective_rpc") == 1, "each of them gets the weights"
         assert paths.count("/inference/v1/generate") > 2, "and samples answers"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("distribution", [{}, {"temperature": 0.7, "top_k": 20}], ids=["all", "top_k"])
+def test_a_group_in_one_request_has_the_answers_of_requests_one_by_one(distribution: dict[str, Any]) -> None:
+    bodies: list[Any] = []
+    server = TinyVllm(twin("qwen2_5_vl"), load)
+
+    def answer(method: str, path: str, body: Any) -> Any:
+        if path == "/inference/v1/generate":
+            bodies.append(json.loads(json.dumps(body)))  # the server takes the images out
+        return server.answer(method, path, body)
+
+    there = policy(engine=Vllm(name="vllm", url=serve(answer, lambda: True), one_request=True))
+    drawn = rollout(there, **distribution)
+    asked = [body for body in bodies if body["sampling_params"]["logprobs"] == 0][-len(GROUPS) :]
+    assert sorted(body["sampling_params"]["n"] for body in asked) == sorted(GROUPS), "a request for each group"
+    place = 0
+    for prompt, count in enumerate(GROUPS):
+        body = next(body for body in asked if body["sampling_params"]["n"] == count)
+        for number in range(count):
+            parameters = body["sampling_params"] | {"n": 1, "seed": body["sampling_params"]["seed"] + number}
+            images = {"content_parts": list(body["content_parts"])} if "content_parts" in body else {}
+            alone = server.answer("POST", "/inference/v1/generate", body | images | {"sampling_params": parameters})
+            (choice,) = alone["choices"]
+            length = int(drawn.trace.completions.length[place])
+            assert drawn.trace.completions.tokens[place, :length].tolist() == choice["token_ids"], prompt
+            place += 1
 
 
 def both(served: Vllm, **settings: Any) -> tuple[VisionLanguage, VisionLanguage]:
