@@ -32,6 +32,8 @@ from mmrl.system.last_resort import INTERRUPTED, LastResort
 from mmrl.system.terminal import check_arguments, guard_streams
 from mmrl.system.versions import version_of
 
+TOKEN = "MMRL_SERVE_TOKEN"  # an environment variable, since others can see the arguments of a process
+
 app = typer.Typer(
     help="Fine-tune generative and multimodal models by the rewards of their outputs.",
     no_args_is_help=True,
@@ -298,6 +300,50 @@ def score(
     print(json.dumps(scored.summary(), indent=2) if as_json else "\n".join(map(str, [scored, *written])))
     if set(scored.total) == {None}:
         raise typer.Exit(1)
+
+
+@app.command()
+def serve(
+    reward: Annotated[
+        list[str],
+        typer.Argument(metavar="REWARD...", help="A reward, with settings in quotes: 'box_iou kind=giou label=iou'."),
+    ],
+    port: Annotated[int, typer.Option("--port", min=0, max=65535, help="The port; 0: a free one.")],
+    host: Annotated[
+        str, typer.Option("--host", help="The address to listen at; all but this machine's own need a token.")
+    ] = "127.0.0.1",
+    token_file: Annotated[
+        Path | None,
+        typer.Option("--token-file", help=f"A file with the token of clients; or else ${TOKEN} holds it."),
+    ] = None,
+    device: Annotated[str, typer.Option("--device", help="The device of rewards with a model: cpu, cuda ...")] = "cpu",
+    batch_size: Annotated[
+        int | None, typer.Option("--batch-size", min=1, help="Samples of one call; the reward's own, or 64.")
+    ] = None,
+    max_body: Annotated[int, typer.Option("--max-body", min=1, help="Megabytes of one request.")] = 512,
+    max_item: Annotated[int, typer.Option("--max-item", min=1, help="Megabytes of one sample's media.")] = 512,
+    max_items: Annotated[int, typer.Option("--max-items", min=1, help="Samples of one request.")] = 4096,
+    timeout: Annotated[float, typer.Option("--timeout", help="Seconds in which a request is answered.")] = 600.0,
+) -> None:
+    """Serve rewards over HTTP to the reward `http` of runs on this or other machines."""
+    from mmrl.commands.score import reward_section
+    from mmrl.commands.serve import read_token
+    from mmrl.commands.serve import serve as serve_rewards
+    from mmrl.scoring.server import ServerSettings
+
+    try:
+        settings = ServerSettings(
+            max_body=max_body * 2**20,
+            max_item=max_item * 2**20,
+            max_items=max_items,
+            request_seconds=timeout,
+            batch_size=batch_size,
+        )
+    except ValueError as error:
+        raise ConfigError(str(error)) from error
+    token = read_token(token_file, os.environ.get(TOKEN))
+    sections = [reward_section(text) for text in reward]
+    serve_rewards(sections, host, port, settings=settings, token=token, device=device)
 
 
 @app.command()

@@ -35,6 +35,10 @@ class BrokenOff(Lost, RunError):
     """A server that ended in the middle of an answer."""
 
 
+class TimedOut(RunError):
+    """A server that has not answered as a whole in time."""
+
+
 class Refused(RunError):
     """A response of the server with a status other than 200."""
 
@@ -107,7 +111,7 @@ class JsonServer:
                     status, kind, content = server._answered(method, path, body, headers)
                 break
             except TimeoutError as error:
-                raise RunError(
+                raise TimedOut(
                     f"{self.url}{path} gave no whole answer within {self.timeout_seconds:g} seconds; see its log, or "
                     f"raise {self.section}.timeout_seconds"
                 ) from error

@@ -39,9 +39,9 @@ def example(name: str) -> Example:
 
 @pytest.fixture(scope="module")
 def reward(name: str, example: Example, tmp_path_factory: pytest.TempPathFactory) -> Reward:
-    """Each reward, on its tiny twin where it needs weights."""
+    """Each reward, on its tiny twin where it needs weights or a server."""
     plugin = build("rewards", {"name": name} | dict(example.settings))
-    if "model" in plugin.needs:
+    if plugin.needs & set(LOADED):
         plugin = plugin.tiny(0, tmp_path_factory.mktemp(name))
         plugin.prepare(Placement(torch.device("cpu"), torch.float32))
     return plugin  # type: ignore[no-any-return]
@@ -68,8 +68,8 @@ def test_the_class_says_what_the_reward_is(name: str, example: Example, reward: 
         assert "unbounded" in text or "inner reward" in text, "an infinite range needs a reason"
     assert isinstance(reward, Reward)
     assert not {"name", "weight", "label", "device"} & {item.name for item in fields(cls)}, "the mix takes these"
-    if "model" in reward.needs:
-        assert hasattr(cls, "tiny") and hasattr(cls, "prepare"), "what loads weights has a tiny twin"
+    if reward.needs & set(LOADED):
+        assert hasattr(cls, "tiny") and hasattr(cls, "prepare"), "what loads weights or asks a server has a tiny twin"
     else:
         assert not hasattr(cls, "prepare") or hasattr(cls, "inner_rewards"), "what has `prepare` needs a model"
 
