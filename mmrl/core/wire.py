@@ -182,7 +182,7 @@ def write_request(
         "iteration": batch.iteration,
         "timeout_seconds": timeout_seconds,
     }
-    text = json.dumps(request, default=_plain)
+    text = json.dumps(request)
     return (safetensors.torch.save(tensors, {REQUEST: text}), SAFETENSORS) if tensors else (text.encode(), JSON)
 
 
@@ -191,21 +191,25 @@ def _prompt_message(prompt: Prompt, needs: frozenset[str]) -> dict[str, Any]:
     return {
         "text": prompt.text,
         "system": prompt.system,
-        "target": {key: value for key, value in prompt.target.items() if _is_json(prompt, key, needs)},
+        "target": target_message(prompt, needs),
         "images": [file_medium(picture_content(picture)) for picture in prompt.media] if has_images else [],
         "roles": list(prompt.roles) if has_images else [],
     }
 
 
-def _is_json(prompt: Prompt, key: str, needs: frozenset[str]) -> bool:
-    """Returns whether JSON has words for a field of a target. Raises ValueError where it has none and it is needed."""
-    try:
-        json.dumps(prompt.target[key], default=_plain)
-    except (TypeError, ValueError, RecursionError) as error:
-        if f"target.{key}" in needs:
-            raise ValueError(f"target.{key} of {prompt.text!r} cannot be sent as JSON: {error}") from error
-        return False
-    return True
+def target_message(prompt: Prompt, needs: frozenset[str]) -> dict[str, Any]:
+    """Returns the fields of a target that JSON has words for.
+
+    Raises ValueError for a field that is needed and for which it has none.
+    """
+    message = {}
+    for key, value in prompt.target.items():
+        try:
+            message[key] = json.loads(json.dumps(value, default=_plain))
+        except (TypeError, ValueError, RecursionError) as error:
+            if f"target.{key}" in needs:
+                raise ValueError(f"target.{key} of {prompt.text!r} cannot be sent as JSON: {error}") from error
+    return message
 
 
 def _plain(value: Any) -> Any:

@@ -15,7 +15,7 @@ from torch import Tensor
 from mmrl.core.contracts import RewardBatch
 from mmrl.core.data import Prompt
 from mmrl.core.reward_batches import IMAGE, select
-from mmrl.core.wire import JSON, Score, WireError, read_response, write_request
+from mmrl.core.wire import JSON, Score, WireError, read_response, target_message, write_request
 from mmrl.core.wire_media import Pixels, picture_content, pixels_of
 
 ProtocolName = Literal["mmrl", "flow_grpo", "flow_factory"]
@@ -99,8 +99,8 @@ class FlowGrpoProtocol:
     """The fields of flow_grpo's reward servers (github.com/yifan123/reward-server) as JSON.
 
     As published these servers unpickle what they are sent, and mmrl pickles nothing: docs/serving.md has the file that
-    stands beside such a server and answers JSON. `POST /` with images (JPEG in base64), prompts and meta_datas (the
-    targets); the answer is {"outputs": [...]}, in order.
+    stands beside such a server and answers JSON. `POST /` with images (JPEG in base64), prompts and meta_datas (each
+    target with its prompt); the answer is {"outputs": [...]}, in order.
     """
 
     needs: frozenset[str]
@@ -110,7 +110,7 @@ class FlowGrpoProtocol:
         body = {
             "images": _files(batch.outputs.images, "JPEG"),
             "prompts": [prompt.text for prompt in batch.prompts],
-            "meta_datas": [dict(prompt.target) for prompt in batch.prompts],
+            "meta_datas": [{"prompt": one.text} | target_message(one, self.needs) for one in batch.prompts],
         }
         return [Question("/", _json(body), JSON, list(range(len(batch))))]
 

@@ -300,7 +300,7 @@ def test_flow_grpo_gets_its_own_fields_as_json(recorded: Recorded) -> None:
     recorded.expect_request("/", method="POST").respond_with_handler(answer)
     reward = client(recorded.url, reward="", protocol="flow_grpo", needs=frozenset({"images"}))
     assert reward.score(images_batch()).tolist() == [0.5, 1.0, 0.0, 2.0]
-    assert bodies[0]["prompts"] == ["a", "a", "b", "b"] and bodies[0]["meta_datas"] == [{"tag": "x"}] * 4
+    assert bodies[0]["prompts"] == ["a", "a", "b", "b"] and bodies[0]["meta_datas"][3] == {"prompt": "b", "tag": "x"}
     assert opened(bodies[0]["images"][1])[0] == "JPEG"
 
 
