@@ -40,6 +40,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
         "win_rate",
     ),
     "A function of your own": ("python",),
+    "On another machine": ("http",),
 }  # fmt: skip
 HEAD = """# Every reward
 
