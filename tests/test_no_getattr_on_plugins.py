@@ -22,6 +22,7 @@ ALLOWED: dict[str, str] = {
         plans.offline.OfflinePlan._of_online rewards.base.wrapper.RewardWrapper.inner_rewards
         rewards.base.wrapper.RewardWrapper.tiny rewards.wrappers.cached._name
         rewards.wrappers.python.Python._arguments scoring.calls._versions
+        core.wire.write_request core.wire._item_message core.wire._read_outputs scoring.batching._shape_of
     """,
     "what weights say, by the name of the weights": """
         losses.base.decisions.DecisionLoss.divergence losses.base.denoising.DenoisingLoss.penalties
@@ -93,7 +94,7 @@ ALLOWED: dict[str, str] = {
         interop.pictures interop.verl._PromptFields._media modalities.language.environment_workers.checked
         plans.offline._is prompts.row_pictures.content_of prompts.stream.PromptStream._digest_by
         prompts.stream._prompt_of rewards.wrappers.python.Python._number rewards.wrappers.python._length
-        scoring.standalone.without_arrays training.update._refuse_other_terms
+        scoring.standalone.without_arrays core.wire._plain training.update._refuse_other_terms
     """,
     "stand-ins, which pass on whatever they are asked for": """
         commands.instrumentation.Instrumented.__getattr__ system.progress_bars.Screen.__init__

@@ -21,6 +21,10 @@ from mmrl.core.wire_media import Pixels, picture_content, pixels_of
 ProtocolName = Literal["mmrl", "flow_grpo", "flow_factory"]
 
 
+class Unjudged(Exception):
+    """Samples that the server could not judge, or a server that did not answer: the samples are masked and counted."""
+
+
 @dataclass(frozen=True)
 class Question:
     """One request: where it goes, its body, and which samples it asks about."""

@@ -23,7 +23,7 @@ from mmrl.core.wire_media import Pixels
 from mmrl.system.json_server import JsonServer, Lost, Refused, TimedOut
 from mmrl.system.spelling import did_you_mean
 
-from ..base.reward_protocols import ProtocolName, Question, ServerProtocol, protocol_of
+from ..base.reward_protocols import ProtocolName, Question, ServerProtocol, Unjudged, protocol_of
 from ..base.tiny_reward_server import serve_tiny
 
 log = logging.getLogger(__name__)
@@ -31,10 +31,6 @@ _STARTING = 6  # tries of a connection when the run begins: 23 seconds
 _TRIES = 3  # of a request that the server fails at with status 500, which may be the request's fault
 _OVERLOADED = (429, 502, 503, 504)  # statuses of a server, or of a proxy before it, that may answer later
 _PAUSE = 10.0  # seconds for which a server that was waited for in vain is not asked again
-
-
-class Unjudged(Exception):
-    """Samples that the server could not judge, or a server that did not answer: the samples are masked and counted."""
 
 
 class _Outage:

@@ -139,12 +139,12 @@ def test_a_process_ends_by_a_signal_and_its_token_is_in_no_list_of_processes(tmp
 def ask(server: JsonServer, client: int, number: int, wrong: list[str]) -> None:
     """Asks for the scores of texts that no other request has; notes what is lost or swapped."""
     values = [(number * CLIENTS + client) * ITEMS + place for place in range(ITEMS)]
-    items = [{"id": f"{value}", "prompt": {"text": "q"}, "text": f"{value}"} for value in values]
+    items: list[dict[str, Any]] = [{"id": f"{value}", "prompt": {"text": "q"}, "text": f"{value}"} for value in values]
     if number % 100 == 7:
         items[1] = {"id": "broken", "prompt": {"text": "q"}, "text": "x"}
     scores = server.post("/v1/rewards/value/scores", {"items": items})["scores"]
     got = {one["id"]: one["score"] for one in scores}
-    expected = {one["id"]: None if one["id"] == "broken" else float(one["text"]) for one in items}
+    expected = {one["id"]: None if one["id"] == "broken" else float(one["id"]) for one in items}
     if got != expected or len(scores) != len(items):
         wrong.append(f"{got} in place of {expected}")
 

@@ -19,7 +19,8 @@ from werkzeug import Request, Response
 from mmrl.core.contracts import ConfigError, Placement, RewardBatch
 from mmrl.core.data import Outputs
 from mmrl.core.reward_batches import select
-from mmrl.rewards.judges.http import Http, Unjudged
+from mmrl.rewards.base.reward_protocols import Unjudged
+from mmrl.rewards.judges.http import Http
 from mmrl.rewards.text.exact_answer import ExactAnswer
 from mmrl.rewards.wrappers.running_normalised import RunningNormalised
 from mmrl.scoring.calls import call_reward
