@@ -210,7 +210,7 @@ class DiffusersPipeline(DiffusersPolicy):
     # prompts
 
     def conditioning_of(self, prompts: Sequence[Prompt]) -> Conditioning:
-        return Conditioning((self.driven.registry.add(prompts)[:, None].to(self.device),))
+        return Conditioning((self.driven.registry.add(prompts)[:, None],))  # on the CPU, where they are looked up
 
     def conditioning(self, texts: Sequence[str]) -> Conditioning:
         return self.conditioning_of([Prompt(text) for text in texts])
@@ -275,11 +275,9 @@ class DiffusersPipeline(DiffusersPolicy):
         return self.guided(latents, sigma, conditioning, 1.0)
 
     def guided(self, latents: Tensor, sigma: Tensor, conditioning: Conditioning, scale: float) -> Tensor:
-        """Returns the guided velocity, by the pipeline's own formula of guidance."""
-        bits = sigma.double().view(torch.int64)  # beside the prompts' numbers: one wait for the device, not two
-        numbers, levels = torch.stack([conditioning.tensors[0][:, 0], bits]).cpu()
-        on_host = levels.view(torch.float64).to(sigma.dtype)
-        return self.driven.guided_by(latents, sigma, numbers.tolist(), scale, on_host=on_host)
+        """Returns the guided velocity, by the pipeline's own formula of guidance; `sigma` is best on the CPU."""
+        numbers: list[int] = conditioning.tensors[0][:, 0].tolist()
+        return self.driven.guided_by(latents, sigma.cpu(), numbers, scale)
 
     def dummy_forward(self) -> Tensor:
         return self.driven.driver.take_part()

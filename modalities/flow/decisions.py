@@ -22,7 +22,9 @@ class Conditioning:
         return len(self.tensors[0])
 
     def __getitem__(self, rows: Tensor) -> "Conditioning":
-        return Conditioning(tuple(tensor[rows] for tensor in self.tensors))
+        """Returns the conditioning of the prompts `rows` [n] int64."""
+        there = rows.to(self.tensors[0].device)
+        return Conditioning(tuple(tensor[there] for tensor in self.tensors))
 
     @classmethod
     def join(cls, parts: "Sequence[Conditioning]") -> "Conditioning":
@@ -32,22 +34,25 @@ class Conditioning:
 
 @dataclass(frozen=True)
 class FlowDecisions:
-    """The decisions of a flow rollout: N states at which a trained step began, and E next states sampled from them."""
+    """The decisions of a flow rollout: N states at which a trained step began, and E next states sampled from them.
+
+    What says which states and at which levels is in the CPU's memory, so that nobody waits for a GPU to read it.
+    """
 
     state: Tensor  # [N, ...] latents, as stored
-    sigma: Tensor  # [N] float32
+    sigma: Tensor  # [N] float32, on the CPU
     transition: Tensor  # [N, 3] float32: state, velocity and std of each step's Transition
-    prompt: Tensor  # [N] int64
+    prompt: Tensor  # [N] int64, on the CPU
     mean: Tensor  # [N, ...] float32: the mean of the next latents at sampling
     child: Tensor  # [E, ...] the sampled next latents, as stored
-    call: Tensor  # [E] int64: the state that each was sampled from
+    call: Tensor  # [E] int64, on the CPU: the state that each was sampled from
 
     @classmethod
     def none(cls, latents: Tensor) -> "FlowDecisions":
         """Returns no decisions, with the shape, dtype and device of the latents."""
-        empty, device = latents[:0], latents.device
-        integers, numbers = torch.zeros(0, dtype=torch.int64, device=device), torch.zeros(0, device=device)
-        return cls(empty, numbers, numbers.view(0, 3), integers, empty.float(), empty, integers)
+        empty, integers = latents[:0], torch.zeros(0, dtype=torch.int64)
+        transition = torch.zeros(0, 3, device=latents.device)
+        return cls(empty, torch.zeros(0), transition, integers, empty.float(), empty, integers)
 
     @classmethod
     def join(cls, parts: "Sequence[FlowDecisions]", num_prompts: Sequence[int]) -> "FlowDecisions":
@@ -67,22 +72,26 @@ class FlowDecisions:
     def forward_outputs(
         self, block: DecisionBlock, calls: Tensor, mean: Tensor, reduction: Reduction
     ) -> GaussianDecisions:
-        """Returns the decisions behind the network calls `calls` [n], whose means are `mean` [n, ...]."""
-        device = self.sigma.device
-        position = torch.full((len(self.state),), -1, device=device)
-        position[calls] = torch.arange(len(calls), device=device)
+        """Returns the decisions behind the network calls `calls` [n], whose means are `mean` [n, ...].
+
+        `calls` and the block are on the CPU.
+        """
+        device = self.transition.device
+        position = torch.full((len(self.state),), -1)
+        position[calls] = torch.arange(len(calls))
         edges = (position[self.call] >= 0).nonzero().squeeze(1)  # [e]
-        edge_position = torch.full((len(self.child) + 1,), -1, device=device)  # the last is read by edge -1
-        edge_position[edges] = torch.arange(len(edges), device=device)
-        entry = edge_position[block.edge.to(device)]  # [B, K]
+        edge_position = torch.full((len(self.child) + 1,), -1)  # the last is read by edge -1
+        edge_position[edges] = torch.arange(len(edges))
+        entry = edge_position[block.edge].to(device)  # [B, K]
+        transition = rows_of(self.transition, calls, device)
         return GaussianDecisions(
             mean=mean,
-            std=self.transition[calls, 2],
+            std=transition[:, 2],
             sample=rows_of(self.child, edges, device),
-            call=position[self.call[edges]],
+            call=position[self.call[edges]].to(device),
             entry=entry,
             reduction=reduction,
-            velocity=self.transition[calls, 1],
+            velocity=transition[:, 1],
             step=_step_size(block, entry),
         )
 

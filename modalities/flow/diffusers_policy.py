@@ -276,8 +276,8 @@ class DiffusersPolicy(FlowPolicy):
         """Logs, once, how far predictions with merged adapters are from those with adapters apart."""
         latents = rollout.trace.clean[:4].float()
         sigma = self.known(torch.full((len(latents),), 0.5, device=latents.device))
-        rows = rollout.prompt[:4].to(latents.device)
-        found = merged.compared(lambda: self.velocity(latents, sigma, rollout.trace.conditioning[rows]))
+        conditioning = rollout.trace.conditioning[rollout.prompt[:4]]
+        found = merged.compared(lambda: self.velocity(latents, sigma, conditioning))
         if found is not None:
             log.warning(
                 "lora.merge_rollouts: predictions with the adapter merged differ from those of the update by %.2g of "

@@ -54,16 +54,17 @@ def beside_anchors(
     if not groups:
         return None
     device, latents = child.device, called[0]
-    states = torch.cat([group.states() for group in groups]).to(device)
+    anchors = torch.cat([group.states() for group in groups])
+    states = anchors.to(device)
     rows = [numbers_of(group.move, tree_step.number) for group in groups for _ in group.anchors]
     table = torch.tensor(rows, dtype=torch.float32)  # [N, 10]
-    owner = tree_step.spread([path_state.plan for path_state in tree_step.path_states], torch.int64).to(device)
-    transition, sigma = table[:, :3].to(device), table[:, 3].to(device)
+    owner = tree_step.spread([path_state.plan for path_state in tree_step.path_states], torch.int64)
+    transition = table[:, :3].to(device)
     mean = linear_mean(transition, latents[states], called[1][states])
     next_states = torch.cat([group.next_states() for group in groups]).to(device)
     sizes = torch.tensor([group.size for group in groups for _ in group.anchors])
     parent = torch.arange(len(states)).repeat_interleave(sizes)
-    node = (latents[states], sigma, transition, owner[states], mean)
+    node = (latents[states], table[:, 3], transition, owner[anchors], mean)
     numbers = records.add(node, table[:, 4:], child[next_states], parent)
     beside = torch.full((len(child), max(len(group.anchors) for group in groups), 2), -1)
     parts = numbers.split([len(group.anchors) * group.size for group in groups])

@@ -172,9 +172,9 @@ class FlowPolicy(Checked, ABC):
         like = torch.empty(0, dtype=LATENT_DTYPES[self.latent_dtype], device=self.device)
 
         def velocity(latents: Tensor, sigma: Tensor, prompt: Tensor) -> Tensor:
-            parts = torch.arange(len(latents), device=self.device).split(self.network_batch)
-            self._dummy_forwards(self._maximum(len(parts)) - len(parts))
-            return torch.cat([self._guided(latents[r], sigma[r], conditioning[prompt[r]], scale) for r in parts])
+            parts = [part.split(self.network_batch) for part in (latents, sigma, prompt)]
+            self._dummy_forwards(self._maximum(len(parts[0])) - len(parts[0]))
+            return torch.cat([self._guided(x, s, conditioning[p], scale) for x, s, p in zip(*parts, strict=True)])
 
         keeps = self.records_trajectories and all(plan.is_plain for plan in plans)
         records = DecisionRecorder(self.reduction, TrajectoryRecorder() if keeps else None)
@@ -289,12 +289,12 @@ class FlowPolicy(Checked, ABC):
                 f"a flow policy evaluates {', '.join(sorted(self.forward_kinds))}, not a {type(view).__name__}"
             )
         trace: FlowTrace = rollout.trace
-        calls = view.calls.to(self.device)
-        mean = self._mean(trace, calls)
-        outputs = trace.decided.forward_outputs(rollout.blocks[view.block], calls, mean, self.reduction)
+        mean = self._mean(trace, view.calls)
+        outputs = trace.decided.forward_outputs(rollout.blocks[view.block], view.calls, mean, self.reduction)
         if trace.gradient is None:
             return outputs
-        return replace(outputs, gradient=trace.gradient[torch.isin(trace.decided.call, calls)])
+        edges = torch.isin(trace.decided.call, view.calls).nonzero().squeeze(1)
+        return replace(outputs, gradient=rows_of(trace.gradient, edges, self.device))
 
     def differentiate(self, rollout: Rollout, rows: Tensor, score: DifferentiableScore, size: int) -> Rollout:
         """Returns the rollout with the gradient of the scores at every sampled latent of the samples `rows`.
@@ -308,9 +308,8 @@ class FlowPolicy(Checked, ABC):
         """Returns the forward outputs of decisions by the weights that sampled the rollout, from its trace."""
         assert isinstance(view, DecisionView), "only decisions are recorded"
         decided: FlowDecisions = rollout.trace.decided
-        calls = view.calls.to(self.device)
-        mean = rows_of(decided.mean, calls, self.device)
-        return decided.forward_outputs(rollout.blocks[view.block], calls, mean, self.reduction)
+        mean = rows_of(decided.mean, view.calls, self.device)
+        return decided.forward_outputs(rollout.blocks[view.block], view.calls, mean, self.reduction)
 
     @torch.no_grad()
     def recompute(self, rollout: Rollout, size: int) -> Rollout:
@@ -319,7 +318,7 @@ class FlowPolicy(Checked, ABC):
         `size` network calls are made at a time.
         """
         trace: FlowTrace = rollout.trace
-        calls = torch.arange(len(trace.decided.state), device=self.device)
+        calls = torch.arange(len(trace.decided.state))
         parts = calls.split(size) if len(calls) else ()
         self._dummy_forwards(self._maximum(len(parts)) - len(parts))
         place = trace.decided.mean.device
@@ -328,12 +327,12 @@ class FlowPolicy(Checked, ABC):
         return replace(rollout, trace=replace(trace, decided=decided))
 
     def _mean(self, trace: FlowTrace, calls: Tensor) -> Tensor:
-        """Returns the mean of the next latents [n, ...] at the recorded states `calls` [n]."""
+        """Returns the mean of the next latents [n, ...] at the recorded states `calls` [n], on the CPU."""
         decided = trace.decided
         state = rows_of(decided.state, calls, self.device)
         conditioning = trace.conditioning[decided.prompt[calls]]
         velocity = self._guided(state, decided.sigma[calls], conditioning, trace.guidance_scale)
-        return linear_mean(decided.transition[calls], state, velocity)
+        return linear_mean(rows_of(decided.transition, calls, self.device), state, velocity)
 
     def _guided(self, latents: Tensor, sigma: Tensor, conditioning: Conditioning, scale: float) -> Tensor:
         """Returns the guided velocity, and counts the network calls."""
@@ -343,8 +342,9 @@ class FlowPolicy(Checked, ABC):
     def guided(self, latents: Tensor, sigma: Tensor, conditioning: Conditioning, scale: float) -> Tensor:
         """Returns the velocity under classifier-free guidance, in one batched call.
 
-        Ho & Salimans 2022, arXiv 2207.12598, eq. 6.
+        Ho & Salimans 2022, arXiv 2207.12598, eq. 6. `sigma` may be on the CPU.
         """
+        sigma = sigma.to(latents.device)
         if scale == 1:
             return self.velocity(latents, sigma, conditioning)
         negative = self.negative()[torch.zeros(len(latents), dtype=torch.int64)]
@@ -359,12 +359,11 @@ class FlowPolicy(Checked, ABC):
         clean = rows_of(trace.clean, view.sample, self.device).float()
         by_seed = {seed: normal(seed, self.latent_shape) for seed in dict.fromkeys(view.noise_seed)}
         noise = torch.stack([by_seed[seed] for seed in view.noise_seed]).to(self.device)
-        sigma = self.known(view.sigma.to(self.device))
-        level = sigma.view(-1, *[1] * (clean.dim() - 1))
-        noisy = (1 - level) * clean + level * noise
-        rows = rollout.prompt[view.sample].to(self.device)
+        on_host = self.known(view.sigma)
+        sigma = on_host.to(self.device)
+        noisy = (1 - column(sigma, clean)) * clean + column(sigma, clean) * noise
         self.num_calls += len(noisy)
-        prediction = self.velocity(noisy, sigma, trace.conditioning[rows])
+        prediction = self.guided(noisy, on_host, trace.conditioning[rollout.prompt[view.sample]], 1.0)
         entry = torch.full((rollout.num_samples, view.num_noise_samples), -1)
         entry[view.sample, view.noise_sample] = torch.arange(view.num_calls)
         return Denoising(prediction, noise - clean, noisy, sigma, entry.to(self.device))

@@ -20,15 +20,17 @@ class DecisionRecorder:
         self.reduction, self.recorder = reduction, recorder
         self.nodes: list[tuple[Tensor, ...]] = []  # state, sigma, transition, prompt, mean of the steps' states
         self.edges: list[tuple[Tensor, ...]] = []  # child, call
-        self.facts: list[Tensor] = []  # [e, FACTS] of the steps' edges
+        self.facts: list[Tensor] = []  # [e, FACTS but the last] of the steps' edges, on the CPU
+        self.log_probs: list[Tensor] = []  # [e] of the same, on the device until they are read at once
         self.num_calls = self.num_edges = 0
 
     def add(self, node: tuple[Tensor, ...], known: Tensor, child: Tensor, parent: Tensor) -> Tensor:
         """Records nodes and their children; returns the call and edge of each child [c, 2], -1 where it is no decision.
 
         Args:
-            node: state, sigma, transition, prompt and mean of n states. known: [n, 6] whether the step from each state
-                is a decision, and the facts of the step but the last. child: [c, ...]. parent: [c] the state of each.
+            node: state, sigma, transition, prompt and mean of n states; sigma and prompt on the CPU. known: [n, 6]
+                whether the step from each state is a decision, and the facts of the step but the last, on the CPU.
+                child: [c, ...]. parent: [c] the state of each, on the CPU.
         """
         chosen = known[:, 0] > 0
         if chosen.all():  # nothing to pick
@@ -38,14 +40,15 @@ class DecisionRecorder:
             call = torch.where(chosen, chosen.cumsum(0) - 1 + self.num_calls, -1)[parent]  # [c]
             is_edge = call >= 0
             edge = torch.where(is_edge, is_edge.cumsum(0) - 1 + self.num_edges, -1)
-            picked, origin = rows_of(chosen, child.device), parent[is_edge]
-            node, drawn = tuple(tensor[picked] for tensor in node), child[rows_of(is_edge, child.device)]
+            origin, drawn = parent[is_edge], child[rows_of(is_edge, child.device)]
+            node = tuple(tensor[rows_of(chosen, tensor.device)] for tensor in node)
             parent = chosen.cumsum(0)[origin] - 1  # of each drawn one, among the picked
         self.nodes.append(node)
-        self.edges.append((drawn, (parent + self.num_calls).to(child.device)))
+        self.edges.append((drawn, parent + self.num_calls))
         mean, std = node[4][parent.to(child.device)], column(known[origin, 4].to(child.device), child)
         density = reduce_elements(gaussian_log_prob(drawn.float(), mean, std), self.reduction)
-        self.facts.append(torch.cat([known[origin, 1:], density.cpu()[:, None]], 1))
+        self.facts.append(known[origin, 1:])
+        self.log_probs.append(density)
         self.num_calls += int(chosen.sum())
         self.num_edges += len(drawn)
         return torch.stack([call, edge], 1)
@@ -71,7 +74,8 @@ class DecisionRecorder:
         call, edge = calls.gather(1, order), edges.gather(1, order)
         leaves = torch.bincount(edge[edge >= 0])  # how many samples pass each edge
         weight = torch.where(edge >= 0, 1.0 / leaves[edge.clamp(min=0)], torch.zeros(()))
-        known = torch.cat([*self.facts, torch.zeros(1, len(FACTS))])[edge]  # [B, K, FACTS]; the last is read by edge -1
+        facts = torch.cat([torch.cat(self.facts), torch.cat(self.log_probs).cpu()[:, None]], 1)
+        known = torch.cat([facts, torch.zeros(1, len(FACTS))])[edge]  # [B, K, FACTS]; the last is read by edge -1
         return DecisionBlock(call, edge, weight, dict(zip(FACTS, known.unbind(2), strict=True)))
 
 

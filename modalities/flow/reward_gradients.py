@@ -107,21 +107,22 @@ def render(trajectory: Trajectory, clean: Tensor, view: OutputsView, velocity: V
             f"({trajectory.num_steps} at most); raise sampler.num_steps"
         )
     device, dtype = trajectory.state.device, trajectory.state.dtype
-    current, place = trajectory.node[rows, first].to(device).unique(return_inverse=True)
-    latents = trajectory.state[current]
+    current, place = trajectory.node[rows, first].unique(return_inverse=True)  # on the CPU, as all numbers here
+    latents = trajectory.state[current.to(device)]
     if view.noise_seed:  # the entries' own clean latents, noised anew
-        current, place = current[place], torch.arange(len(rows), device=device)
+        current, place = current[place], torch.arange(len(rows))
         latents = _noised(clean[rows.to(device)], trajectory.sigma[current], view.noise_seed).to(dtype)
     for step in range(first, last + 1):
         sigma = trajectory.sigma[current]
         predicted = velocity(latents, sigma, trajectory.prompt[current])
         if step == last and view.left_out:
-            return (latents.float() - column(sigma, latents) * predicted)[place]
-        taken, added = trajectory.step[rows, step].to(device), trajectory.added[rows, step].to(device)  # [n]
+            return (latents.float() - column(sigma.to(device), latents) * predicted)[place.to(device)]
+        taken, added = trajectory.step[rows, step], trajectory.added[rows, step]  # [n]
         if step < last:
-            current, following = trajectory.node[rows, step + 1].to(device).unique(return_inverse=True)
+            current, following = trajectory.node[rows, step + 1].unique(return_inverse=True)
             place, taken, added = (_of_each(values, following, len(current)) for values in (place, taken, added))
-        mean = linear_mean(trajectory.transition[taken], latents[place], predicted[place])
+        there = place.to(device)
+        mean = linear_mean(trajectory.transition[taken.to(device)], latents[there], predicted[there])
         latents = _rounded(mean + _noise_of(trajectory, added), dtype)
         place = following if step < last else place
     return final(latents, trajectory.end_sigma[rows.to(device)])
@@ -148,7 +149,7 @@ def carry_back(
     for step in reversed(range(trajectory.num_steps)):
         decides = rows[trajectory.is_decision[rows, step]]
         edge, place = edges[decides, rank[decides, step]].unique(return_inverse=True)
-        carried[edge.to(device)] = _mean_by(gradient[decides.to(device)], place.to(device), len(edge))
+        carried[edge.to(device)] = _mean_by(gradient[decides.to(device)], place, len(edge))
         is_behind = trajectory.is_decision[rows, :step].any(1)
         remaining = rows[is_behind & (trajectory.node[rows, step] >= 0)]
         if len(remaining):
@@ -166,23 +167,23 @@ def _pulled_back(
     J^T g = state g + velocity (dv/dx)^T g, whatever step leaves the state.
     """
     device, (velocity, size) = gradient.device, network
-    node, place = trajectory.node[rows, step].to(device).unique(return_inverse=True)
+    node, place = trajectory.node[rows, step].unique(return_inverse=True)
     transition = trajectory.transition[trajectory.step[rows, step].to(device)]
     direct = _mean_by(column(transition[:, 0], gradient) * gradient, place, len(node))
     through = _mean_by(column(transition[:, 1], gradient) * gradient, place, len(node))
     pulled = []
     for part, weight in zip(node.split(size), through.split(size), strict=True):
         with torch.enable_grad():
-            state = trajectory.state[part].float().requires_grad_()
+            state = trajectory.state[part.to(device)].float().requires_grad_()
             predicted = velocity(state, trajectory.sigma[part], trajectory.prompt[part])
             pulled.append(torch.autograd.grad(predicted, state, weight)[0])
-    return (direct + torch.cat(pulled))[place]
+    return (direct + torch.cat(pulled))[place.to(device)]
 
 
 def _mean_by(values: Tensor, place: Tensor, count: int) -> Tensor:
-    """Returns the means [count, ...] of the rows of `values` [n, ...] that have the same `place` [n]."""
-    total = values.new_zeros(count, *values.shape[1:]).index_add(0, place, values)
-    return total / column(torch.bincount(place, minlength=count).to(values.dtype), values)
+    """Returns the means [count, ...] of the rows of `values` [n, ...] that have the same `place` [n], on the CPU."""
+    total = values.new_zeros(count, *values.shape[1:]).index_add(0, place.to(values.device), values)
+    return total / column(torch.bincount(place, minlength=count).to(values), values)
 
 
 def _of_each(values: Tensor, place: Tensor, count: int) -> Tensor:
@@ -191,16 +192,17 @@ def _of_each(values: Tensor, place: Tensor, count: int) -> Tensor:
 
 
 def _noise_of(trajectory: Trajectory, added: Tensor) -> Tensor | float:
-    """Returns the noise [n, ...] that steps added to their means, by its numbers `added` [n]; 0 for -1."""
+    """Returns the noise [n, ...] that steps added to their means, by its numbers `added` [n] on the CPU; 0 for -1."""
     if not (added >= 0).any():
         return 0.0
+    added = added.to(trajectory.noise.device)
     return torch.where(column(added >= 0, trajectory.noise), trajectory.noise[added.clamp(min=0)], 0.0)
 
 
 def _noised(clean: Tensor, sigma: Tensor, seeds: tuple[int, ...]) -> Tensor:
-    """Returns (1 - sigma) clean + sigma noise, with noise by seed; clean [n, ...], sigma [n]."""
+    """Returns (1 - sigma) clean + sigma noise, with noise by seed; clean [n, ...], sigma [n] on the CPU."""
     noise = torch.stack([normal(seed, tuple(clean.shape[1:])) for seed in seeds]).to(clean.device)
-    level = column(sigma, noise)
+    level = column(sigma.to(clean.device), noise)
     return (1 - level) * clean.float() + level * noise
 
 

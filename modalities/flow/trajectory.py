@@ -19,8 +19,8 @@ class Trajectory:
     """
 
     state: Tensor  # [N, ...] latents, as stored
-    sigma: Tensor  # [N] float32
-    prompt: Tensor  # [N] int64
+    sigma: Tensor  # [N] float32, on the CPU
+    prompt: Tensor  # [N] int64, on the CPU
     transition: Tensor  # [M, 3] float32: state, velocity and std of each step's Transition
     noise: Tensor  # [Z, ...] float32: what random steps added to their means
     end: Tensor  # [B, ...] the last latents, as stored
@@ -85,7 +85,7 @@ class TrajectoryRecorder:
         decision: [c, 4] int64, on the CPU as all indices.
 
         Args:
-            node: state [n, ...], sigma [n] and prompt [n] of each state. transition: [m, 3] of each step.
+            node: state [n, ...] and, on the CPU, sigma [n] and prompt [n] of each state. transition: [m, 3] of each step.
             origin: [m, 2] the state that each step leaves, and whether it is a decision. parent: [c] the step to each
             child. noise: [c, ...] added to the means of the children; None: no noise.
         """

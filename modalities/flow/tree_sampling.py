@@ -14,7 +14,7 @@ from mmrl.plans.flow import Plan
 from .decisions import FlowDecisions, column, linear_mean
 from .frontier import Frontier, PathState, TreeStep, path_states_of, ranges
 from .neighbors import beside_anchors, root_noise
-from .recorder import DecisionRecorder, numbers_of, rows_of
+from .recorder import DecisionRecorder, numbers_of
 from .solvers import Solvers
 from .steering import Gradient, Judge, select_states
 from .trajectory import Trajectory
@@ -33,7 +33,8 @@ class Tree:
     trajectory: Trajectory | None = None  # where it was recorded
 
 
-Velocity = Callable[[Tensor, Tensor, Tensor], Tensor]  # latents [n, ...], sigma [n], prompt [n] -> [n, ...] float32
+# latents [n, ...], and on the CPU sigma [n] and prompt [n] -> velocity [n, ...] float32
+Velocity = Callable[[Tensor, Tensor, Tensor], Tensor]
 Initial = Callable[[Tensor, Tensor], Tensor]  # standard normal noise [n, ...], sigma [n] -> first latents [n, ...]
 
 
@@ -121,7 +122,7 @@ class NetworkCall:
 
     frontier: Frontier
     tree_step: TreeStep
-    nodes: tuple[Tensor, Tensor, Tensor]  # state, sigma and prompt of the call
+    nodes: tuple[Tensor, Tensor, Tensor]  # state of the call; on the CPU its sigma and prompt
     back: Tensor  # [n] int64, on the CPU: the node of each state that a step starts from
     predicted: Tensor  # [n, ...] velocity at these states
 
@@ -129,13 +130,13 @@ class NetworkCall:
     def of(cls, frontier: Frontier, tree_step: TreeStep, velocity: Velocity) -> "NetworkCall":
         """Calls the network once at all states of the frontier from which a step starts."""
         device, back = frontier.latents.device, torch.arange(len(frontier.latents))
-        sigma = tree_step.spread([step.sigma for step in tree_step.steps], torch.float32).to(device)
-        prompt = tree_step.spread([path_state.plan for path_state in tree_step.path_states], torch.int64).to(device)
+        sigma = tree_step.spread([step.sigma for step in tree_step.steps], torch.float32)
+        prompt = tree_step.spread([path_state.plan for path_state in tree_step.path_states], torch.int64)
         if all(tree_step.has_own):
             nodes = (frontier.latents, sigma, prompt)
             return cls(frontier, tree_step, nodes, back, velocity(*nodes))
         # states at which path states begin stand in the frontier once, as those of the path state that they leave
-        own = rows_of(tree_step.spread(tree_step.has_own, torch.bool), device)
+        own = tree_step.spread(tree_step.has_own, torch.bool).nonzero().squeeze(1)
         back = torch.cat([torch.arange(rows.start, rows.stop) for rows in tree_step.sources])
         nodes = (frontier.latents, sigma[own], prompt[own])
         return cls(frontier, tree_step, nodes, back, velocity(*nodes)[back.to(device)])
@@ -150,12 +151,12 @@ def _guided_by_reward(call: NetworkCall, plans: Sequence[Plan], gradient: Gradie
         plan.reward_guidance is not None and plan.reward_guidance.first <= number < plan.reward_guidance.last
         for plan in plans
     ]
-    rows = torch.tensor(of_plan, device=prompt.device)[prompt].nonzero()[:, 0]
-    if not len(rows):
+    guided = torch.tensor(of_plan)[prompt].nonzero()[:, 0]
+    if not len(guided):
         return call
-    level = column(sigma[rows], latents)
+    rows, level = guided.to(latents.device), column(sigma[guided].to(latents.device), latents)
     estimate = latents[rows].float() - level * call.predicted[rows]
-    force = guidance.scale * gradient(guidance.reward, estimate, prompt[rows].cpu(), number)
+    force = guidance.scale * gradient(guidance.reward, estimate, prompt[guided], number)
     predicted = call.predicted.index_add(0, rows, -(level / (1 - level) * force).to(call.predicted.dtype))
     return replace(call, predicted=predicted)
 
@@ -163,10 +164,10 @@ def _guided_by_reward(call: NetworkCall, plans: Sequence[Plan], gradient: Gradie
 def _steered(call: NetworkCall, path_states: Sequence[PathState], judge: Judge) -> NetworkCall:
     """Selects, among the states of plans with choices, those that go on; states of other plans all go on."""
     latents, sigma, prompt = call.nodes
-    estimate = latents.float() - column(sigma, latents) * call.predicted
+    estimate = latents.float() - column(sigma.to(latents.device), latents) * call.predicted
     frontier, kept = select_states(call.frontier, path_states, call.tree_step.number, (estimate, 0.0), judge)
     rows = kept.to(latents.device)
-    nodes = (frontier.latents, sigma[rows], prompt[rows])
+    nodes = (frontier.latents, sigma[kept], prompt[kept])
     tree_step = TreeStep.of(call.tree_step.number, path_states, frontier)
     return NetworkCall(frontier, tree_step, nodes, torch.arange(len(kept)), call.predicted[rows])
 
@@ -190,8 +191,8 @@ def _advance(call: NetworkCall, records: DecisionRecorder, solvers: Solvers) -> 
         origin = torch.stack([back, tree_step.spread([step.is_decision for step in steps], torch.int64)], 1)
         passed = torch.cat([passed, records.recorder.add(nodes, transition, origin, parent, noise)[:, None]], 1)
     if any(step.is_decision for step in steps):
-        prompt = tree_step.spread([path_state.plan for path_state in tree_step.path_states], torch.int64).to(device)
-        node = (latents, table[:, 3].to(device), transition, prompt, mean)
+        prompt = tree_step.spread([path_state.plan for path_state in tree_step.path_states], torch.int64)
+        node = (latents, table[:, 3], transition, prompt, mean)
         taken = torch.cat([taken, records.add(node, table[:, 4:], child, parent)[:, None]], 1)
     beside = beside_anchors(tree_step, (latents, call.predicted), child, records)
     if beside is not None:

@@ -79,6 +79,7 @@ class NoiseLevels:
 
     def _falling(self, grid: Tensor) -> list[float]:
         """Returns the levels of a grid. Raises ConfigError where they do not fall from 1 at most."""
+        grid = grid.cpu()
         if float(grid[0]) > 1 + 1e-6:
             raise ConfigError(f"{self.setting}: its noise levels begin at {float(grid[0]):g}, those of a flow at 1")
         if not bool((grid.diff() < 0).all()):

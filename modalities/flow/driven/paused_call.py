@@ -56,7 +56,7 @@ class PausedCall:
         self.times = times
         # read now: some pipelines change the levels after the timesteps were set
         self.grid = None if levels is None else levels.clone()
-        self._first = None if self.grid is None else float(self.grid[0]), times[0]
+        self._first = None if self.grid is None else self.grid[0], times[0]
         self._ask_level(*self._first)
         while isinstance(self._event, Step):
             self.parts.append(self._event.sample.detach().clone())
@@ -129,7 +129,7 @@ class PausedCall:
         """Ends the call and its thread."""
         self._paused.close()
 
-    def _ask_level(self, sigma: float | None, time: Tensor) -> None:
+    def _ask_level(self, sigma: Tensor | None, time: Tensor) -> None:
         """Begins an iteration and answers its network calls."""
         self._loop.sigma = sigma
         self._num_iterations += 1

@@ -141,20 +141,15 @@ class DrivenPipeline:
         """Returns the states to decode, in the pipeline's own scale."""
         return self.scale.own_state(latents, sigma).to(latents.dtype)
 
-    def guided_by(
-        self, states: Tensor, sigma: Tensor, numbers: Sequence[int], scale: float, *, on_host: Tensor | None = None
-    ) -> Tensor:
-        """Returns the guided velocity of states [n, ...] of n prompts, by their numbers.
-
-        `on_host`: sigma [n] in the CPU's memory, which spares a wait for the device.
-        """
-        own = self.scale.own_state(states.float(), sigma)
+    def guided_by(self, states: Tensor, sigma: Tensor, numbers: Sequence[int], scale: float) -> Tensor:
+        """Returns the guided velocity of states [n, ...] at sigma [n], on the CPU, of n prompts by their numbers."""
+        there = sigma.to(states.device)
+        own = self.scale.own_state(states.float(), there)
         with self.driving():
             self.check_replay(scale)
             evaluate = self.driver.evaluate if self.replays is None else self.replays.evaluate
-            levels = self.scale.own_level(sigma if on_host is None else on_host)
-            output = evaluate(own, levels, numbers, self.scale_of(scale))
-        return self.scale.velocity(output, states.float(), sigma)
+            output = evaluate(own, self.scale.own_level(sigma), numbers, self.scale_of(scale))
+        return self.scale.velocity(output, states.float(), there)
 
     def decode(self, states: Tensor, numbers: Sequence[int]) -> Outputs:
         """Returns the images or videos of last states [n, ...] of n prompts, and the sound where it is asked for."""

@@ -178,7 +178,7 @@ def _freeze_what_is_not_reached(driven: DrivenPipeline, networks: Iterable[nn.Mo
 
     def output(sigma: float, scale: float) -> Tensor:
         state = normal(0, (1, *driven.driver.latent_shape)).to(driven.placement.device)
-        return driven.guided_by(state, torch.tensor([sigma], device=state.device), probes[:1], scale)
+        return driven.guided_by(state, torch.tensor([sigma]), probes[:1], scale)
 
     with driven.driving():
         for network in networks:

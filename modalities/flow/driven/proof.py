@@ -58,7 +58,7 @@ def prove(
     stock = max(stock_difference(driven, prompt, scale, num_steps) for scale in scales)
     states = normal(_SEED, (4, *driver.latent_shape)).to(driver.time_of(1.0).device)
     levels = driven.levels.grid("pipeline", num_steps)
-    sigma = torch.tensor([levels[0], levels[0], levels[1], levels[0]], device=states.device)
+    sigma = torch.tensor([levels[0], levels[0], levels[1], levels[0]])
     batch, gradient, replayed, calls = 0.0, 0.0, 0.0, 0
     for scale in scales:
 
@@ -92,7 +92,7 @@ def stock_difference(driven: DrivenPipeline, prompt: Prompt, scale: float, num_s
         state = driver.joined(first).float()
         state = driven.from_stock(state, torch.full((len(state),), levels[0], device=state.device))
         for sigma, following in pairwise(levels):
-            at = torch.full((len(state),), sigma, device=state.device)
+            at = torch.full((len(state),), sigma)
             velocity = driven.guided_by(state, at, [number] * len(state), scale)
             # as diffusers steps, whose levels are float32
             step = torch.tensor(following, device=state.device) - torch.tensor(sigma, device=state.device)

@@ -48,7 +48,7 @@ class Loop:
     channel: Channel = field(default_factory=Channel)
     scheduler: Any = None  # the stand-in
     times: Tensor | None = None  # of the pipeline's own grid
-    sigma: float | None = None  # of now; None: the pipeline's own grid stands
+    sigma: float | Tensor | None = None  # of now; None: the pipeline's own grid stands
     following: tuple[float | None, Tensor] | None = None  # level and timestep to go on with, without a pause
 
     def next_time(self) -> Any:
@@ -131,6 +131,6 @@ def _sigmas_kind(loop: Loop) -> type[Tensor]:
         def __getitem__(self, index: Any) -> Any:
             if loop.sigma is None or not isinstance(index, int):
                 return super().__getitem__(index).as_subclass(Tensor)
-            return torch.tensor(loop.sigma, device=self.device)
+            return torch.as_tensor(loop.sigma, dtype=torch.get_default_dtype(), device=self.device)
 
     return Sigmas

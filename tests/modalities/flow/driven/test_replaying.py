@@ -84,6 +84,12 @@ def test_guidance_with_a_rule_about_lengths_is_driven_and_cannot_be_demanded(fam
         family("qwen_image", negative_prompt="blurry", replay=True)
 
 
+@pytest.mark.slow  # 2 s: a small pipeline
+def test_a_scale_at_which_the_branches_of_a_probe_cancel_is_replayed(family: Any) -> None:
+    # (1 - 3.5) * 1.4 + 3.5 * 1 = 0
+    assert family("aura_flow").proof(PROMPTS[0], [3.5])["replay"] == "guidance_scale 3.5: on"
+
+
 class _Limited(float):
     """A guidance scale whose product has a root mean square of at most 30."""
 
