@@ -4,12 +4,13 @@ On a machine with a GPU an operation on tensors of both devices raises. Here the
 its tensors hold those of the CPU that do the work, and what would raise is noted, with the line of mmrl that asked for
 it. As on a GPU, scalars of the CPU mix with all, and what is on the accelerator takes indices of the CPU. A read is an
 operation after which the host must wait for the device: a number or a tensor comes back, or a result whose size depends
-on values. It is counted by the phase of the run and by the line of mmrl. A copy to the device that the host waits for
+on values. It is counted by the phase of the run and by the line of mmrl, in a backward pass with that of the forward pass. A copy to the device that the host waits for
 (without `non_blocking`) is counted apart: it is cheap, yet it waits for what the device has to do before. Not seen:
 precision, streams, and what torch decides by `is_cuda`.
 """
 
 import linecache
+import re
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -274,11 +275,26 @@ def _asking() -> str:
         owner, path = _file(frame.f_code.co_filename)
         if owner == "mmrl":
             file, line = frame.f_code.co_filename, frame.f_lineno
-            return f"{path}:{line}: {linecache.getline(file, line).strip()}{called}"
+            text = linecache.getline(file, line).strip()
+            if not called and any(name in text for name in ("backward(", "autograd.grad(")):
+                called = _asked_forward()
+            return f"{path}:{line}: {text}{called}"
         if owner and not called:
             called = f" [in {path}:{frame.f_lineno}]"
         frame = frame.f_back
     return f"no line of mmrl{called}"
+
+
+def _asked_forward() -> str:
+    """The library's line whose operation the backward pass is at; empty for an operation of mmrl's."""
+    node = torch._C._current_autograd_node()
+    frames = [] if node is None else node.metadata.get("traceback_", [])
+    for frame in reversed(frames):
+        found = re.match(r'\s*File "(.*)", line (\d+)', frame)
+        owner, path = _file(found[1]) if found else ("", "")
+        if found and owner:
+            return f" [in {path}:{found[2]}, backwards]" if owner == "library" else ""
+    return ""
 
 
 @cache
@@ -345,7 +361,8 @@ def pretended() -> Iterator[Notes]:
 
     swaps = torch.__future__.get_swap_module_params_on_conversion()
     torch.__future__.set_swap_module_params_on_conversion(True)  # the other way keeps a tensor's class
-    with pytest.MonkeyPatch.context() as patch, _Lists(), _Operations():  # type: ignore[no-untyped-call]  # of torch
+    lines = torch.autograd.set_detect_anomaly(True, check_nan=False)  # of operations are known in the backward pass
+    with pytest.MonkeyPatch.context() as patch, lines, _Lists(), _Operations():  # type: ignore[no-untyped-call]  # of torch
         patch.setattr(Remote, "notes", Notes())
         for owner, method, phase, unit in PHASES:
             patch.setattr(owner, method, _in_phase(getattr(owner, method), phase, unit))

@@ -129,7 +129,7 @@ class Backbone:
         cache = DynamicCache(config=self.model.config.get_text_config())  # some networks make none by themselves
         output = self.network(
             input_ids=prompts.tokens,
-            attention_mask=prompts.mask,
+            attention_mask=prompts.mask if prompts.is_padded or not self.goes_without_a_mask else None,
             position_ids=position_ids(prompts.positions),
             past_key_values=cache,
             use_cache=True,
@@ -160,8 +160,7 @@ class Backbone:
         axes that is returned here. Layers with a window shorten a padded mask, and those with a state multiply by it:
         for them it stays as it is, and so it does for attention that takes no mask of four axes of type bool.
         """
-        kinds = set(getattr(self.model.config.get_text_config(), "layer_types", None) or ())
-        if not is_padded and kinds <= {"full_attention", "sliding_attention"}:
+        if not is_padded and self.goes_without_a_mask:
             return None
         if self.goes_by_the_mask and attention_of(self.model) == "sdpa":
             return mask[:, None, None].bool()
@@ -175,7 +174,16 @@ class Backbone:
     @property
     def goes_by_the_mask(self) -> bool:
         """Returns whether hidden tokens may stand anywhere: no layer has a window or a state that counts them."""
-        return set(getattr(self.model.config.get_text_config(), "layer_types", None) or ()) <= {"full_attention"}
+        return self._kinds_of_layers <= {"full_attention"}
+
+    @property
+    def goes_without_a_mask(self) -> bool:
+        """Returns whether all layers are of attention, which takes no mask for one that hides nothing."""
+        return self._kinds_of_layers <= {"full_attention", "sliding_attention"}
+
+    @property
+    def _kinds_of_layers(self) -> set[str]:
+        return set(getattr(self.model.config.get_text_config(), "layer_types", None) or ())
 
     @property
     def num_axes(self) -> int:
