@@ -4,13 +4,13 @@ On a machine with a GPU an operation on tensors of both devices raises. Here the
 its tensors hold those of the CPU that do the work, and what would raise is noted, with the line of mmrl that asked for
 it. As on a GPU, scalars of the CPU mix with all, and what is on the accelerator takes indices of the CPU. A read is an
 operation after which the host must wait for the device: a number or a tensor comes back, or a result whose size depends
-on values. It is counted by the phase of the run and by the line of mmrl, in a backward pass with that of the forward pass. A copy to the device that the host waits for
-(without `non_blocking`) is counted apart: it is cheap, yet it waits for what the device has to do before. Not seen:
-precision, streams, and what torch decides by `is_cuda`.
+on values. It is counted by the phase of the run and by the line of mmrl; in a backward pass, with the line of the
+library whose operation it is. A copy to the device that the host waits for (without `non_blocking`) is counted apart:
+it is cheap, yet it waits for what the device has to do before. Not seen: precision, streams, and what torch decides by
+`is_cuda`.
 """
 
 import linecache
-import re
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -40,6 +40,7 @@ from mmrl.training.update import Updater
 DEVICE = torch.device("meta")
 _HOST = torch.device("cpu")
 _LIBRARIES = ("transformers", "diffusers", "peft", "accelerate")
+_LINE = "line of the library"  # that asked for an operation, in the metadata of its node of the graph
 _FOLDERS = ("mmrl", "modalities", "rewards", "samplers")
 _ROOT = Path(__file__).resolve().parents[1]
 _ATEN: Any = torch.ops.aten
@@ -168,6 +169,10 @@ class _Lists(TorchFunctionMode):
             index = args[1] if isinstance(args[1], tuple) else (args[1],)
             own = tuple(torch.tensor(one).to(DEVICE) if isinstance(one, list) and one else one for one in index)
             args = (args[0], own if isinstance(args[1], tuple) else own[0], *args[2:])
+            found = func(*args, **kwargs)
+            if any(isinstance(one, Remote) and one.dtype == torch.bool for one in own):
+                _remember_line(found if func is Tensor.__getitem__ else args[0])
+            return found
         elif func in (torch.tensor, torch.as_tensor):
             args = tuple(map(_numbers, args))
         return func(*args, **kwargs)
@@ -288,13 +293,15 @@ def _asking() -> str:
 def _asked_forward() -> str:
     """The library's line whose operation the backward pass is at; empty for an operation of mmrl's."""
     node = torch._C._current_autograd_node()
-    frames = [] if node is None else node.metadata.get("traceback_", [])
-    for frame in reversed(frames):
-        found = re.match(r'\s*File "(.*)", line (\d+)', frame)
-        owner, path = _file(found[1]) if found else ("", "")
-        if found and owner:
-            return f" [in {path}:{found[2]}, backwards]" if owner == "library" else ""
-    return ""
+    line = "" if node is None else node.metadata.get(_LINE, "")
+    return line.replace("]", ", backwards]")
+
+
+def _remember_line(indexed: Tensor) -> None:
+    """Keeps the library's line that indexes by a mask, whose backward pass is a read as well."""
+    _, start, line = _asking().partition(" [in ")
+    if indexed.grad_fn is not None:
+        indexed.grad_fn.metadata[_LINE] = start + line
 
 
 @cache
@@ -361,8 +368,7 @@ def pretended() -> Iterator[Notes]:
 
     swaps = torch.__future__.get_swap_module_params_on_conversion()
     torch.__future__.set_swap_module_params_on_conversion(True)  # the other way keeps a tensor's class
-    lines = torch.autograd.set_detect_anomaly(True, check_nan=False)  # of operations are known in the backward pass
-    with pytest.MonkeyPatch.context() as patch, lines, _Lists(), _Operations():  # type: ignore[no-untyped-call]  # of torch
+    with pytest.MonkeyPatch.context() as patch, _Lists(), _Operations():  # type: ignore[no-untyped-call]  # of torch
         patch.setattr(Remote, "notes", Notes())
         for owner, method, phase, unit in PHASES:
             patch.setattr(owner, method, _in_phase(getattr(owner, method), phase, unit))

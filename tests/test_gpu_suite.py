@@ -13,9 +13,9 @@ import torch
 
 ROOT = Path(__file__).parents[1]
 # imported by name: for mypy, files in benchmarks/ have names without it
-command, running, measuring, page, results = (
+command, running, measuring, page, results, answers = (
     importlib.import_module(f"benchmarks.gpu.{name}")
-    for name in ("__main__", "running", "measuring", "page", "results")
+    for name in ("__main__", "running", "measuring", "page", "results", "answers")
 )
 GROUPS = {
     1: ["sd35_rollout", "sd35_update", "sd35_precision", "decode_and_rewards", "unets", "every_config_tiny"],
@@ -139,6 +139,18 @@ def test_cases_end_with_the_budget() -> None:
     assert measured.has_time("short", 5)
     assert not measured.has_time("long", 11)
     assert measured.skipped == {"long": "the check's 10 s were spent"}
+
+
+def test_the_first_case_begins_whatever_is_left() -> None:
+    measured = made(budget=-1.0)
+    assert measured.has_time("first", 5) and not measured.has_time("second")
+    assert list(measured.skipped) == ["second"]
+
+
+def test_the_tower_has_a_case_where_its_time_was_spent_before() -> None:
+    measured = made(budget=0.0)
+    answers.tower(measured)
+    assert [row["case"] for row in measured.figures["cases"]] == ["windows", "one call"]
 
 
 def test_bars_hold_on_gpus_at_real_size_only(monkeypatch: pytest.MonkeyPatch) -> None:

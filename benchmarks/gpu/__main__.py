@@ -5,7 +5,8 @@
 
 One JSON line for each check on stdout and nothing else there; messages go to stderr. Exit 1 if a check fails: where it
 raises, where two ways that must agree do not, and on a GPU where a bar of speed is not met. Each check has a budget of
-seconds, after which it begins no other case; `skipped` names what was left, and why. A group takes less than 8 minutes.
+seconds, after which it begins no case but its first; `skipped` names what was left, and why. A group takes less than 8
+minutes.
 
 `--tiny` runs the same code at small sizes, by default on the CPU. Results of a GPU at real size go into
 `benchmarks/gpu/results/` (`--results`); `python -m benchmarks.gpu.page` makes docs/gpu.md of them.

@@ -85,9 +85,9 @@ class TrajectoryRecorder:
         decision: [c, 4] int64, on the CPU as all indices.
 
         Args:
-            node: state [n, ...] and, on the CPU, sigma [n] and prompt [n] of each state. transition: [m, 3] of each step.
-            origin: [m, 2] the state that each step leaves, and whether it is a decision. parent: [c] the step to each
-            child. noise: [c, ...] added to the means of the children; None: no noise.
+            node: state [n, ...] and, on the CPU, sigma [n] and prompt [n] of each state. transition: [m, 3] of each
+            step. origin: [m, 2] the state that each step leaves, and whether it is a decision. parent: [c] the step to
+            each child. noise: [c, ...] added to the means of the children; None: no noise.
         """
         num_nodes, num_steps, num_noises = self._counts
         added = torch.full_like(parent, -1) if noise is None else torch.arange(len(parent)) + num_noises
