@@ -1,6 +1,8 @@
 """What runs on a CPU alone runs on an accelerator too: no operation mixes tensors of both."""
 
+import linecache
 from collections.abc import Callable
+from pathlib import Path
 from threading import Thread
 from typing import Any
 
@@ -15,6 +17,8 @@ from mmrl.core.data import Rollout
 from mmrl.modalities.vision_language import VisionLanguage
 from tests import vision_twins
 from tests.pretend_accelerator import DEVICE, Notes, Remote, pretended, tiny_run
+
+ROOT = Path(__file__).parents[1]
 
 
 def test_an_operation_on_tensors_of_both_is_noted_and_what_a_gpu_allows_is_not() -> None:
@@ -114,6 +118,19 @@ def test_reads_are_counted_by_phase_and_copies_apart() -> None:
     assert notes.copies.total() == notes.count("copies", "elsewhere") == 1
 
 
+def test_a_read_of_a_backward_pass_is_told_by_the_line_of_its_operation(monkeypatch: pytest.MonkeyPatch) -> None:
+    file, text = str(ROOT / "mmrl" / "made_up.py"), "indexed.sum().backward()"
+    monkeypatch.setitem(linecache.cache, file, (len(text), None, [text], file))
+    with pretended() as notes:
+        names: dict[str, Any] = {"x": torch.arange(4.0, device=DEVICE).requires_grad_()}
+        exec(compile("indexed = x[x > 1]", "/packages/transformers/made_up.py", "exec"), names)
+        exec(compile(text, file, "exec"), names)
+    assert [line for _, line in notes.syncs] == [
+        "no line of mmrl [in transformers/made_up.py:1]",
+        f"mmrl/made_up.py:1: {text} [in transformers/made_up.py:1, backwards]",
+    ]
+
+
 def rollout_there(max_tokens: int, **distribution: Any) -> tuple[Rollout, Notes]:
     """A rollout of a small model on the pretend accelerator, and what was noted."""
     policy = VisionLanguage(model=str(vision_twins.twin("qwen2_5_vl")), vision="trained")
@@ -165,6 +182,7 @@ def test_check_tiny_of_a_config_mixes_no_devices(config: str) -> None:
     is_good, notes = tiny_run(config)
     assert is_good and not notes.mixes
     assert notes.count("syncs", "decoding") <= 2 * notes.units["block of steps"]
+    assert notes.count("syncs", "micro-batch") <= 4 * notes.units["micro-batch"]
     assert notes.units["iteration"] == 2 and notes.units["micro-batch"] > 0
 
 
