@@ -292,16 +292,17 @@ def _asking() -> str:
 
 def _asked_forward() -> str:
     """The library's line whose operation the backward pass is at; empty for an operation of mmrl's."""
-    node = torch._C._current_autograd_node()
-    line = "" if node is None else node.metadata.get(_LINE, "")
+    node: Any = torch._C._current_autograd_node()
+    line: str = "" if node is None else node.metadata.get(_LINE, "")
     return line.replace("]", ", backwards]")
 
 
 def _remember_line(indexed: Tensor) -> None:
     """Keeps the library's line that indexes by a mask, whose backward pass is a read as well."""
+    node: Any = indexed.grad_fn
     _, start, line = _asking().partition(" [in ")
-    if indexed.grad_fn is not None:
-        indexed.grad_fn.metadata[_LINE] = start + line
+    if node is not None:
+        node.metadata[_LINE] = start + line
 
 
 @cache
