@@ -282,7 +282,7 @@ def _asking() -> str:
             file, line = frame.f_code.co_filename, frame.f_lineno
             text = linecache.getline(file, line).strip()
             if not called and any(name in text for name in ("backward(", "autograd.grad(")):
-                called = _asked_forward()
+                called = _line_ahead()
             return f"{path}:{line}: {text}{called}"
         if owner and not called:
             called = f" [in {path}:{frame.f_lineno}]"
@@ -290,7 +290,7 @@ def _asking() -> str:
     return f"no line of mmrl{called}"
 
 
-def _asked_forward() -> str:
+def _line_ahead() -> str:
     """The library's line whose operation the backward pass is at; empty for an operation of mmrl's."""
     node: Any = torch._C._current_autograd_node()
     line: str = "" if node is None else node.metadata.get(_LINE, "")
