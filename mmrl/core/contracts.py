@@ -26,6 +26,7 @@ from mmrl.core.views import View
 from mmrl.core.weights import Weights
 from mmrl.parsing.actions.action import Action
 from mmrl.system.errors import ConfigError, DivergedError, RunError
+from mmrl.system.json_server import Lost
 
 __all__ = [  # all names that an author of plug-ins needs, also those of other files
     "Action",
@@ -324,6 +325,14 @@ class EngineTwinned(Protocol):
 
     def share_weights(self, name: str) -> None:
         """Samples by the weights now in place, which another process of the run has sent under this name."""
+        ...
+
+    def recover_engine(self, error: Lost) -> None:
+        """Waits until an engine that was lost is back, and sends it the newest weights that were sent.
+
+        Called by the process that sent them, while no other one samples. Raises the error, by which some process lost
+        the engine, where it does not come back.
+        """
         ...
 
 

@@ -128,25 +128,34 @@ class Evaluator:
         for start in range(0, most, self.chunk):
             if is_stopping():
                 raise EvaluationStopped
-            with self.processes.sampling(self.policy, self.weights):
-                if start >= len(local):
-                    if self.processes.is_sharded:
-                        dummy_rollout(self.policy, self.sampler, self.samples_per_prompt)
-                    continue
-                keys, prompts = zip(*local[start : start + self.chunk], strict=True)
-                plans = [
-                    self.sampler.plan(policy_for(self.policy, prompt), key, self.samples_per_prompt)
-                    for key, prompt in zip(keys, prompts, strict=True)
-                ]
-                counter.begin(partial(sampled_share, self.policy, plans, self.policy.num_calls))
-                rollout = self.policy.rollout(prompts, plans, keys)
-                judgements.append(self._judged(rollout))
-                samples += self._chosen(rollout, judgements[-1].scores)
-                if isinstance(self.policy, Keeping):
-                    self.policy.forget()
-                del rollout  # else its videos would be held while the next are sampled
-                counter.add(len(prompts))
+            chunk = local[start : start + self.chunk]
+            sample = partial(self._judged_chunk, chunk, counter)
+            judgement, more = self.processes.sampled(self.policy, self.weights, sample)
+            judgements += judgement
+            samples += more
+            counter.add(len(chunk))
         return judgements, samples
+
+    def _judged_chunk(
+        self, chunk: Sequence[tuple[GroupKey, Prompt]], counter: Counter
+    ) -> tuple[list[Judgement], list[SavedSample]]:
+        """Returns the judgement of a chunk of prompts, and samples to look at; none where there are no prompts."""
+        if not chunk:
+            if self.processes.is_sharded:
+                dummy_rollout(self.policy, self.sampler, self.samples_per_prompt)
+            return [], []
+        keys, prompts = zip(*chunk, strict=True)
+        plans = [
+            self.sampler.plan(policy_for(self.policy, prompt), key, self.samples_per_prompt)
+            for key, prompt in zip(keys, prompts, strict=True)
+        ]
+        counter.begin(partial(sampled_share, self.policy, plans, self.policy.num_calls))
+        rollout = self.policy.rollout(prompts, plans, keys)
+        judgement = self._judged(rollout)
+        samples = self._chosen(rollout, judgement.scores)
+        if isinstance(self.policy, Keeping):
+            self.policy.forget()
+        return [judgement], samples
 
     def _judged(self, rollout: Rollout) -> Judgement:
         try:

@@ -20,6 +20,7 @@ from mmrl.core.contracts import (
 from mmrl.core.declarations import PolicyDeclaration
 from mmrl.core.weights import is_sharded
 from mmrl.system.errors import describe
+from mmrl.system.json_server import Lost
 from mmrl.training.sharding import shard
 
 Item = TypeVar("Item")
@@ -159,6 +160,23 @@ class Processes:
         first = next((error for error in self.gather([_portable(own)]) if error is not None), None)
         if first is not None:
             raise own or first
+
+    def sampled(self, policy: Modality, weights: WeightsName, sample: Callable[[], Item]) -> Item:
+        """Returns what `sample` samples by these weights. Every process must call it.
+
+        Where several processes sample by an inference engine, and one of them loses its server, all wait until the
+        server is back and has the weights, and sample anew; without time to wait the error of the server is raised.
+        """
+        while True:
+            try:
+                with self.sampling(policy, weights):
+                    return sample()
+            except Lost as error:  # on all processes alike
+                if self.num_processes == 1 or not isinstance(policy, EngineTwinned):
+                    raise
+                with self.lockstep():
+                    if self.is_main:
+                        policy.recover_engine(error)
 
     @contextmanager
     def sampling(self, policy: Modality, weights: WeightsName) -> Iterator[None]:

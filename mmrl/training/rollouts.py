@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -103,8 +104,8 @@ class Collector:
             numbered = taken_again + self.prompts.take(self.wanted - len(kept) - len(taken_again))
             keyed = [(GroupKey(self.seed, iteration, index, number), prompt) for index, prompt in numbered]
             groups = [MemberRequest.whole(one, self.group_size) for one in self.processes.share(keyed)]
-            with self.processes.sampling(self.policy, weights):
-                rollout, judgement, unread = self._sample_groups(groups, iteration)
+            sample = partial(self._sample_groups, groups, iteration)
+            rollout, judgement, unread = self.processes.sampled(self.policy, weights, sample)
             unread = dict(self.processes.gather(list(unread.items())))
             self._check_unread(unread)
             num_unread += len(unread)
@@ -147,13 +148,15 @@ class Collector:
         The prompts, keys and plans are those of the call for that iteration, which takes the samples; groups that
         refill it are sampled then. Every process must call it.
         """
-        assert isinstance(self.policy, SamplingAhead), "checked when the parts were built"
         keyed = [(GroupKey(self.seed, iteration, index), one) for index, one in self.prompts.upcoming(self.wanted)]
         groups = [MemberRequest.whole(one, self.group_size) for one in self.processes.share(keyed)]
-        with self.processes.sampling(self.policy, weights):
-            if groups:
-                plans = [self._plan(one) for one in groups]
-                self.policy.sample_ahead([one.prompt for one in groups], plans, [one.key for one in groups])
+        self.processes.sampled(self.policy, weights, partial(self._begin, groups))
+
+    def _begin(self, groups: Sequence[MemberRequest]) -> None:
+        assert isinstance(self.policy, SamplingAhead), "checked when the parts were built"
+        if groups:
+            plans = [self._plan(one) for one in groups]
+            self.policy.sample_ahead([one.prompt for one in groups], plans, [one.key for one in groups])
 
     def _num_ahead(self) -> int:
         return self.policy.num_taken_ahead if self.ahead and isinstance(self.policy, SamplingAhead) else 0
@@ -182,8 +185,8 @@ class Collector:
                 for (key, prompt), size in self.processes.share(list(zip(keyed, sizes, strict=True)))
                 if size
             ]
-            with self.processes.sampling(self.policy, weights):
-                rollout, judgement, _ = self._sample_groups(requests, iteration)
+            sample = partial(self._sample_groups, requests, iteration)
+            rollout, judgement, _ = self.processes.sampled(self.policy, weights, sample)
             if judged[0] is not None and judged[1] is not None and rollout is not None and judgement is not None:
                 judged = Rollout.join([judged[0], rollout]), Judgement.join([judged[1], judgement])
         return judged

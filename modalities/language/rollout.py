@@ -17,6 +17,7 @@ from mmrl.core.data import DecisionBlock, Prompt, Rollout
 from mmrl.core.declarations import PolicyDeclaration
 from mmrl.core.keys import GroupKey
 from mmrl.plans.answers import PROMPT_READS, AnswerPlan, AnswerTree
+from mmrl.system.json_server import Lost
 from mmrl.system.out_of_memory import Result, in_halves
 
 from ..encoding.inputs import EncodedPrompt
@@ -291,7 +292,13 @@ class TokenGenerator(TokenModel, Checked):
         assert self.engine is not None, "asked of policies with an engine"
         service = self._engine_client(self.engine)
         service.follow(self.weights.parameters, self.export, self.end_tokens[0])
+        service.has_guests = True
         return service.weights
+
+    def recover_engine(self, error: Lost) -> None:
+        """Waits until all servers are there, and sends them the weights again; raises the error where one is not."""
+        assert self._service is not None, "it was used"
+        self._service.recover(error)
 
     def share_weights(self, name: str) -> None:
         """Samples by the weights now in place, which another process of the run has sent under this name.

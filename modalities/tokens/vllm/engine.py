@@ -106,6 +106,7 @@ class VllmEngine:
     num_tokens: int  # of the model's vocabulary
     served: Served | None = None  # what a server that this run starts must serve
     ahead: Ahead = field(default_factory=Ahead, init=False, repr=False)
+    has_guests: bool = field(default=False, init=False, repr=False)  # processes that sample by the weights it sent
     _replicas: list[Replica] = field(init=False, repr=False)
     _queues: dict[int, int] = field(default_factory=dict, init=False, repr=False)  # answers under way, by replica
     _lock: threading.Lock = field(default_factory=threading.Lock, init=False, repr=False)
@@ -184,6 +185,8 @@ class VllmEngine:
             for run, some in zip(runs, found, strict=True):
                 answers.update(zip(run, some, strict=bool(some)))
             for place, error in lost.items():
+                if self.has_guests:  # all processes wait together, see `recover`
+                    raise error
                 self._wait_for(self._replicas[place], error)
 
     def _try(
@@ -295,6 +298,26 @@ class VllmEngine:
         """
         if not self.settings.outage_seconds or self._is_guest:  # a guest has no weights to send
             raise error
+        self._await(replica, error)
+        self._give_again([replica])
+
+    def recover(self, error: Lost) -> None:
+        """Waits until all servers are there, and gives all of them the weights under one new name.
+
+        For several processes, none of which samples meanwhile. A lost server that the run started is started again.
+        Raises the error that a process had where one does not come back in time.
+        """
+        if not self.settings.outage_seconds:
+            raise error
+        for replica in self._replicas:
+            self._await(replica, error)
+            with suppress(ConfigError, RunError):  # a server that was started anew has no adapter
+                replica.clear()
+        self._give_again(self._replicas)
+
+    def _await(self, replica: Replica, error: Lost) -> None:
+        """Waits until a server answers, and starts it again where the run started it; raises the error where it does
+        not come back in time."""
         log.warning("%s; waiting up to %g seconds for it", str(error), self.settings.outage_seconds)
         until = time.monotonic() + self.settings.outage_seconds
         if self._launched and not self._launched[0].is_alive:
@@ -303,11 +326,15 @@ class VllmEngine:
             if time.monotonic() > until:
                 raise error
             time.sleep(_LOOK)
-        replica.meet(self._probe)
-        name = f"{self._name}-{self._num_syncs}"  # a new one: the server may hold a part of the weights under the old
+
+    def _give_again(self, replicas: Sequence[Replica]) -> None:
+        """Gives servers the newest weights under a new name: they may hold a part of them under the old one."""
+        name = f"{self._name}-{self._num_syncs}"
         self._num_syncs += 1
-        replica.take(name, self._folders[-1])
-        log.warning("the vLLM server at %s is back, and has the weights", replica.server.url)
+        for replica in replicas:
+            replica.meet(self._probe)
+            replica.take(name, self._folders[-1])
+            log.warning("the vLLM server at %s is back, and has the weights", replica.server.url)
 
     @contextmanager
     def _shortest(self, prompt: int, lost: Mapping[int, Lost], num_answers: int = 1) -> Iterator[int | None]:
