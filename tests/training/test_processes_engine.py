@@ -70,7 +70,8 @@ def test_processes_wait_together_for_a_server_that_is_started_anew(tmp_path: Pat
     ends = mmrl(tmp_path, ["train", "run.yaml", "--out", "lost", engine_of(breaking_server(Counter(), 30))], 2)
     assert [end.code for end in ends] == [1, 1]
     said = " ".join(" ".join(end.said for end in ends).split())
-    assert "broke off while it answered" in said, "nobody waits where no time is set"
+    lost = ("broke off while it answered", "no longer has the adapter of this run")  # whichever process says it first
+    assert any(words in said for words in lost), "nobody waits where no time is set"
 
 
 def engine_of(url: str) -> str:

@@ -205,7 +205,7 @@ class VllmEngine:
             try:
                 return self._replicas[place].ask(questions[row], sampling, seed, num_answers)
             except Lost as error:
-                lost[place] = error
+                lost.setdefault(place, error)  # the first one says how it began
                 return []
 
     def follow(self, tensors: Mapping[str, Tensor], export: Callable[[Path], None], probe: int) -> None:
