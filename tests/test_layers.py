@@ -61,7 +61,7 @@ def test_the_floor_plan_stays_small() -> None:
     assert len(list((ROOT / "mmrl").glob("*.py"))) <= 8
     assert len(plan.LAYERS) <= 12
     folders = {plan.folder_of(module, FILES) for module in FILES}
-    assert len([folder for folder in folders if plan.holds_code(folder, FILES)]) <= 54
+    assert len([folder for folder in folders if plan.holds_code(folder, FILES)]) <= 56
     assert {folder for layer in plan.LAYERS for folder in layer} == folders, "folders without a place, or without files"
 
 

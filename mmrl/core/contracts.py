@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from mmrl.core.data import Granularity, Observation, Outputs, Paths, Prompt, Rollout, Scores, WeightsName
 from mmrl.core.forward_outputs import ForwardOutputs
 from mmrl.core.keys import GroupKey
-from mmrl.core.rewards import Checking, Holding, License, Licensed, Mix, Reward, RewardBatch, Segmented
+from mmrl.core.rewards import Checking, Holding, License, Licensed, Mix, Reward, RewardBatch, Segmented, Spending
 from mmrl.core.views import View
 from mmrl.core.weights import Weights
 from mmrl.parsing.actions.action import Action
@@ -80,6 +80,7 @@ __all__ = [  # all names that an author of plug-ins needs, also those of other f
     "Shardable",
     "Shrinking",
     "Sized",
+    "Spending",
     "Stateful",
     "Steered",
     "Twinned",

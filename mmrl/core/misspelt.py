@@ -20,7 +20,7 @@ _OF_POLICIES = """
     recover_engine refusal replayed restore_ahead rollout sample_ahead sample_kind send_weights settle_ahead
     share_weights sharing_used size_for sized taken tiny tokens_of unreadable usage weights with_tiny_engine
 """
-_OF_REWARDS = "batch_size check differentiable ends granularity inner_rewards needs range score source"
+_OF_REWARDS = "batch_size check differentiable ends granularity inner_rewards needs range score source spent"
 # By kind, the members of the protocols in `mmrl.core.contracts`, of the optional ones too.
 MEMBERS: Mapping[str, frozenset[str]] = MappingProxyType(
     {

@@ -1,7 +1,7 @@
 """What an author of a reward or a mix writes, and what a reward sees. `mmrl.core.contracts` exports these names too.
 
-A reward must have the members of `Reward`. `Licensed`, `Segmented`, `Checking` and `Holding` are optional. Letters of
-shapes: B samples, K decisions of a sample.
+A reward must have the members of `Reward`. `Licensed`, `Segmented`, `Checking`, `Holding` and `Spending` are optional.
+Letters of shapes: B samples, K decisions of a sample.
 """
 
 from collections.abc import Mapping
@@ -119,6 +119,15 @@ class Holding(Protocol):
 
     def inner_rewards(self) -> Mapping[str, Reward]:
         """Returns the inner rewards by the names of their fields; in a list, by field and place ("rewards.0")."""
+        ...
+
+
+@runtime_checkable
+class Spending(Protocol):
+    """A reward that costs something, such as requests to a judge. Optional."""
+
+    def spent(self) -> Mapping[str, float]:
+        """Returns what this process has used so far by name, which is logged as reward/LABEL/NAME."""
         ...
 
 

@@ -13,7 +13,17 @@ from torch import Tensor
 
 from mmrl.core import plugins
 from mmrl.core.config import Plugin, ScoringSettings, label_of
-from mmrl.core.contracts import ConfigError, Mix, Placement, Prepared, Reward, RewardBatch, RunError, Segmented
+from mmrl.core.contracts import (
+    ConfigError,
+    Mix,
+    Placement,
+    Prepared,
+    Reward,
+    RewardBatch,
+    RunError,
+    Segmented,
+    Spending,
+)
 from mmrl.core.data import Outputs, Rollout, Scores
 from mmrl.core.declarations import MixDeclaration
 from mmrl.core.dense import DENSE
@@ -147,6 +157,15 @@ class Scorer:
         """Returns as metrics the weights that change over a run."""
         changing = [term for term in self.terms if isinstance(term.weight, Schedule)]
         return {f"reward/{term.name}/weight": term.weight_at(iteration) for term in changing}
+
+    def spent(self) -> dict[str, float]:
+        """Returns as metrics what rewards have used so far in this process."""
+        return {
+            f"reward/{term.name}/{key}": value
+            for term in self.terms
+            if isinstance(term.reward, Spending)
+            for key, value in term.reward.spent().items()
+        }
 
     @property
     def demands(self) -> Demands:

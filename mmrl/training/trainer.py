@@ -283,7 +283,8 @@ class Trainer:
         sampled = time.perf_counter()
         scores, min_spread = collected.scores, self.config.groups.min_spread
         metrics = score_metrics(scores, degenerate_groups(scores, self.advantage, collected.paths, min_spread))
-        metrics |= collected.metrics | self.collector.scorer.changing_weights(iteration)
+        scorer = self.collector.scorer
+        metrics |= collected.metrics | scorer.changing_weights(iteration) | scorer.spent()
         metrics |= template_metrics(self.config.prompts)
         for name, plugin in self.stateful.items():
             plugin.update(scores.of(name.removeprefix(OF_REWARD)) if name.startswith(OF_REWARD) else scores)
