@@ -302,6 +302,61 @@ def score(
         raise typer.Exit(1)
 
 
+judge_app = typer.Typer(help="Try a judge, or any reward, before it is learned from.", no_args_is_help=True)
+app.add_typer(judge_app, name="judge")
+RewardText = Annotated[str, typer.Argument(metavar="REWARD", help="A reward, with settings: 'text_judge prompt=...'.")]
+Device = Annotated[str, typer.Option("--device", help="The device of a reward with a model: cpu, cuda ...")]
+Tiny = Annotated[bool, typer.Option("--tiny", help="On a random small twin of the reward's model.")]
+
+
+@judge_app.command()
+def attack(
+    reward: RewardText,
+    rows: Annotated[Path | None, typer.Option("--rows", help="A file of prompts with the fields of targets.")] = None,
+    tiny: Tiny = False,
+    device: Device = "cpu",
+    as_json: Json = False,
+) -> None:
+    """Show how often a reward is talked into a good score by outputs that answer nothing."""
+    from dataclasses import asdict
+
+    from mmrl.commands.judge_attack import attack as attempts_of
+    from mmrl.commands.judge_attack import table
+    from mmrl.commands.score import reward_section
+
+    with redirect_stdout(sys.stderr) if as_json else nullcontext():  # what a reward prints is no JSON
+        attempts = attempts_of(reward_section(reward), rows=rows, is_tiny=tiny, device=device)
+    print(json.dumps([asdict(one) for one in attempts], indent=2) if as_json else table(attempts))
+
+
+@judge_app.command()
+def agree(
+    reward: RewardText,
+    data: Annotated[str, typer.Argument(metavar="DATA", help="A file or folder of pairs, or OWNER/NAME of the hub.")],
+    layout: Annotated[
+        str, typer.Option("--layout", help="pairs, mj_bench, vl_rewardbench, mm_rlhf or genai_bench: docs/judges.md.")
+    ] = "pairs",
+    limit: Annotated[int | None, typer.Option("--limit", min=1, help="The largest number of pairs.")] = None,
+    tiny: Tiny = False,
+    device: Device = "cpu",
+    as_json: Json = False,
+) -> None:
+    """Show how often a reward prefers what people preferred; exit 1 for a reward that is below chance."""
+    from dataclasses import asdict
+
+    from mmrl.commands.judge_agree import agree as agreements_of
+    from mmrl.commands.judge_agree import table
+    from mmrl.commands.score import reward_section
+
+    with redirect_stdout(sys.stderr) if as_json else nullcontext():  # what a reward prints is no JSON
+        found = agreements_of(reward_section(reward), data, layout, limit=limit, is_tiny=tiny, device=device)
+    rows = [{**asdict(one), "accuracy": one.accuracy, "interval": one.interval} for one in found]
+    print(json.dumps(rows, indent=2) if as_json else table(found))
+    if found[0].is_below_chance:
+        print("the reward is below chance: it prefers what people do not; do not learn from it", file=sys.stderr)
+        raise typer.Exit(1)
+
+
 @app.command()
 def serve(
     reward: Annotated[

@@ -12,8 +12,10 @@ from settings_source import escaped, markdown, table
 
 from mmrl.commands import listing
 from mmrl.core import plugins
+from mmrl.rewards.base.judging.settings import JudgeModel
 
 FILE = Path(__file__).parents[1] / "docs" / "reward_reference.md"
+LINKS: dict[type, str] = {JudgeModel: "judge_prompts.md#settings-of-a-judge"}
 GROUPS: dict[str, tuple[str, ...]] = {
     "Geometry and GUI": (
         "box_count", "box_iou", "classification", "click_distance", "count", "detection", "gaussian_click",
@@ -30,6 +32,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
         "kept_outside_mask", "jpeg_size",
         "ocr_text", "pairwise_judge", "pick_score", "siglip_score", "vqa_score",
     ),
+    "Judges that write": ("text_judge", "vlm_judge"),
     "Video": ("flicker", "frame_mean", "frame_similarity", "motion_smoothness", "video_align"),
     "Episodes, labs and labels": (
         "edits", "episode_success", "given_score", "invalid_action", "motion", "shapes", "soft_shapes", "step_reward",
@@ -108,7 +111,7 @@ def section(name: str, row: Mapping[str, Any]) -> str:
         declared(cls, listing.weights(row)),
         markdown(inspect.cleandoc(cls.__doc__ or "")),
     ]
-    return "\n\n".join([*parts, table(cls, {})]) + "\n"
+    return "\n\n".join([*parts, table(cls, LINKS)]) + "\n"
 
 
 def declared(cls: Any, weights: str) -> str:

@@ -39,6 +39,7 @@ class TextJudge(JudgeReward):
     tag: str | None = None  # the part of an answer that is judged, `<tag>...</tag>`; null: all of it
     judges: tuple[JudgeModel, ...] = (JudgeModel("Qwen/Qwen2.5-7B-Instruct"),)  # each is asked every question
 
+    needs: ClassVar[frozenset[str]] = frozenset({"texts", "model"})  # or a service, and fields of the target
     source: ClassVar[str] = "Zheng et al. 2023, arXiv 2306.05685"
     license: ClassVar[License] = License("Apache-2.0", commercial=True)  # the model card
 

@@ -37,6 +37,7 @@ class VlmJudge(JudgeReward):
     num_frames: Annotated[int, Field(ge=1, le=MOST)] = 8  # of a video, at most
     tag: str | None = None  # the part of an answer that is judged, `<tag>...</tag>`; null: all of it
 
+    needs: ClassVar[frozenset[str]] = frozenset({"images", "model"})  # or a service, and fields of the target
     source: ClassVar[str] = "Chen et al. 2024 (MLLM-as-a-Judge), arXiv 2402.04788"
     license: ClassVar[License] = License("Apache-2.0", commercial=True)  # the model card
     sees_images: ClassVar[bool] = True

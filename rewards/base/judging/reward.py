@@ -62,7 +62,9 @@ class JudgeReward(Checked, ABC):
     criteria: str | None = None  # field of the target with the rubric or the constraints; null: those of the file
     reference: str | None = None  # field of the target with the reference, a text; null: there is none
     cache: str | None = None  # folder that keeps replies and what was spent, over runs; null: memory alone
-    max_tokens_spent: Annotated[int, Field(ge=0, le=MOST)] | None = None  # after which nothing is asked; null: no bound
+    max_tokens_spent: Annotated[int, Field(ge=0, le=10**15)] | None = (
+        None  # after which nothing is asked; null: no bound
+    )
     max_cost: Annotated[float, Field(ge=0, lt=math.inf)] | None = None  # the same, in the unit of the prices
     questions_at_once: Annotated[int, Field(ge=1, le=MOST)] = 8  # in one batch of a judge that runs here
 

@@ -7,7 +7,6 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from mmrl.core.checked import Checked
-from mmrl.core.numerics import MOST
 
 Combine = Literal["mean", "min", "mean_minus_std"]
 
@@ -24,7 +23,7 @@ class JudgeModel(Checked):
     url: str | None = None  # such as https://api.openai.com/v1 or http://localhost:8000/v1; null: the model runs here
     key_variable: str = "OPENAI_API_KEY"  # environment variable with the key of the address; none is sent where unset
     temperature: Annotated[float, Field(ge=0, le=2)] = 0.0  # of what it writes; several votes need more than 0
-    max_tokens: Annotated[int, Field(ge=1, le=MOST)] = 1024  # of a reply; a longer one is cut, and then has no verdict
+    max_tokens: Annotated[int, Field(ge=1, le=10**6)] = 1024  # of a reply; a longer one is cut, and then has no verdict
     structured: bool = False  # whether the address is told the JSON schema of the reply
     concurrency: Annotated[int, Field(ge=1, le=1024)] = 16  # requests at the same time
     deadline_seconds: Annotated[float, Field(gt=0, lt=math.inf)] = 120.0  # for one whole reply

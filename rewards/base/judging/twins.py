@@ -20,6 +20,9 @@ _TEMPLATE = (
 )
 
 
+_READ = 2  # questions of a call that the small model itself reads: enough to see that it can
+
+
 class TinyJudge:
     """A random small judge. It writes nonsense, so a verdict that depends on the question alone follows it."""
 
@@ -27,10 +30,11 @@ class TinyJudge:
         self._inner, self._file = inner, file
 
     def ask(self, questions: Sequence[Question], seeds: Sequence[int]) -> list[Reply | UnansweredError]:
-        """Returns what the small model replies, with a made up verdict behind what it wrote."""
-        replies = self._inner.ask(questions, seeds)
+        """Returns what the small model replies to the first questions, each with a made up verdict behind it."""
         if questions and questions[0].words:
-            return replies
+            return self._inner.ask(questions, seeds)
+        replies = self._inner.ask(questions[:_READ], seeds[:_READ])
+        replies += [UnansweredError("it was not read")] * (len(questions) - len(replies))
         every = zip(replies, questions, seeds, strict=True)
         return [self._with_verdict(reply, question, seed) for reply, question, seed in every]
 

@@ -1,0 +1,248 @@
+"""`mmrl judge agree`: how often a reward prefers what people preferred, by aspect, with intervals."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import torch
+
+from mmrl.commands.judge_attack import ready
+from mmrl.core.contracts import ConfigError
+from mmrl.core.data import Outputs, Prompt
+from mmrl.media.pictures import StoredPicture, as_tensor
+from mmrl.prompts.row_files import RawRow, Source
+from mmrl.scoring.scorer import Scorer
+from mmrl.scoring.standalone import judge
+
+Z = 1.959963984540054  # of an interval of 95%
+_TIE = 1e-6  # up to which two scores are equal
+
+
+@dataclass(frozen=True)
+class Pair:
+    """Two outputs for one prompt, and which one people prefer."""
+
+    prompt: Prompt
+    first: Any  # a text, or a picture
+    second: Any
+    preferred: int  # 0: the first, 1: the second
+    aspect: str = "all"
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """How a reward agrees with people in an aspect; a pair of equal scores counts one half."""
+
+    aspect: str
+    pairs: int
+    right: float
+    unjudged: int
+
+    @property
+    def accuracy(self) -> float:
+        """Returns the share of judged pairs in which the reward prefers what people prefer; 1/2 for none."""
+        return self.right / self.pairs if self.pairs else 0.5
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """Returns the ends of Wilson's interval of 95% (Wilson 1927, doi 10.1080/01621459.1927.10502953)."""
+        return wilson(self.right, self.pairs)
+
+    @property
+    def is_below_chance(self) -> bool:
+        """Returns whether the whole interval is below 1/2."""
+        return self.pairs > 0 and self.interval[1] < 0.5
+
+
+def wilson(right: float, count: int) -> tuple[float, float]:
+    """Returns the interval of a share `right` / `count`; (0, 1) for a count of 0."""
+    if not count:
+        return 0.0, 1.0
+    share, extra = right / count, Z * Z / count
+    middle = (share + extra / 2) / (1 + extra)
+    half = Z * ((share * (1 - share) + extra / 4) / count) ** 0.5 / (1 + extra)
+    return max(middle - half, 0.0), min(middle + half, 1.0)
+
+
+# ---- layouts: how published files write pairs
+
+
+def _plain(row: RawRow) -> Pair | None:
+    """prompt, chosen, rejected, aspect: texts, or files of pictures."""
+    values = row.values
+    return Pair(
+        Prompt(_text(row, "prompt"), _media(row), target=values, source=row.place),
+        _output(row, "chosen"),
+        _output(row, "rejected"),
+        0,
+        str(values.get("aspect", "all")),
+    )
+
+
+def _mj_bench(row: RawRow) -> Pair | None:
+    """MJ-Bench (arXiv 2407.04842): image0, image1, caption, label (the place of the better one)."""
+    label = row.values.get("label")
+    if label not in (0, 1):
+        raise ConfigError(f"{row.place}: label must be 0 or 1, got {label!r}")
+    prompt = Prompt(_text(row, "caption"), target=row.values, source=row.place)
+    aspect = row.values.get("subset", row.values.get("perspective", "all"))
+    return Pair(prompt, _output(row, "image0"), _output(row, "image1"), int(label), str(aspect))
+
+
+def _vl_rewardbench(row: RawRow) -> Pair | None:
+    """VL-RewardBench (arXiv 2411.17451): query, image, response (two texts), human_ranking ([0, 1]: the first wins)."""
+    responses, ranking = row.values.get("response"), row.values.get("human_ranking")
+    if not isinstance(responses, list) or len(responses) != 2 or not all(isinstance(one, str) for one in responses):
+        raise ConfigError(f"{row.place}: response must be two texts, got {responses!r:.80}")
+    if sorted(ranking or []) != [0, 1]:
+        raise ConfigError(f"{row.place}: human_ranking must be [0, 1] or [1, 0], got {ranking!r}")
+    assert ranking is not None
+    prompt = Prompt(_text(row, "query"), _media(row), target=row.values, source=row.place)
+    first, second = responses
+    return Pair(prompt, first, second, ranking.index(0), str(row.values.get("query_source", "all")))
+
+
+def _mm_rlhf(row: RawRow) -> Pair | None:
+    """MM-RLHF-RewardBench (arXiv 2502.10391): question, image, chosen, rejected, category."""
+    prompt = Prompt(_text(row, "question"), _media(row), target=row.values, source=row.place)
+    aspect = str(row.values.get("category", row.values.get("type", "all")))
+    return Pair(prompt, _output(row, "chosen"), _output(row, "rejected"), 0, aspect)
+
+
+def _genai_bench(row: RawRow) -> Pair | None:
+    """GenAI-Bench (arXiv 2406.04485): prompt, left_output_image, right_output_image, vote_type; ties are left out."""
+    places = {"leftvote": 0, "rightvote": 1, "tievote": None, "bothbad_vote": None}
+    vote = row.values.get("vote_type")
+    if vote not in places:
+        raise ConfigError(f"{row.place}: vote_type must be one of {', '.join(places)}, got {vote!r}")
+    place = places[vote]
+    if place is None:
+        return None
+    prompt = Prompt(_text(row, "prompt"), target=row.values, source=row.place)
+    return Pair(prompt, _output(row, "left_output_image"), _output(row, "right_output_image"), place)
+
+
+LAYOUTS: Mapping[str, Callable[[RawRow], Pair | None]] = {
+    "pairs": _plain,
+    "mj_bench": _mj_bench,
+    "vl_rewardbench": _vl_rewardbench,
+    "mm_rlhf": _mm_rlhf,
+    "genai_bench": _genai_bench,
+}
+
+
+def _text(row: RawRow, name: str) -> str:
+    value = row.values.get(name)
+    if not isinstance(value, str):
+        raise ConfigError(f"{row.place}: the field {name!r} must be a text, got {value!r:.80}")
+    return value
+
+
+def _media(row: RawRow) -> tuple[StoredPicture, ...]:
+    """Returns the picture that the prompt is about, where the row has one."""
+    return (_picture(row, "image"),) if row.values.get("image") is not None else ()
+
+
+def _output(row: RawRow, name: str) -> Any:
+    """Returns an output of a row: a picture, or a text that names no file of the row's folder."""
+    value = row.values.get(name)
+    if isinstance(value, str) and _file(row, value) is None:
+        return value
+    return _picture(row, name)
+
+
+def _picture(row: RawRow, name: str) -> StoredPicture:
+    value = row.values.get(name)
+    content = value.get("bytes") if isinstance(value, Mapping) else value
+    if isinstance(content, bytes | bytearray | memoryview):
+        return StoredPicture(f"{row.place}, {name}", content=bytes(content))
+    path = value.get("path") if isinstance(value, Mapping) else value
+    found = _file(row, path) if isinstance(path, str) else None
+    if found is None:
+        raise ConfigError(f"{row.place}: the field {name!r} must be a text, a picture or its file, got {value!r:.80}")
+    return StoredPicture(str(path), path=found)
+
+
+def _file(row: RawRow, name: str) -> Path | None:
+    """Returns the file of a name in the folder of the rows; None where there is none, or it is outside."""
+    if not name or len(name) > 1000 or "\x00" in name or "\n" in name or row.images is None:
+        return None
+    path = (row.images / name).resolve()
+    return path if path.is_relative_to(row.images.resolve()) and path.is_file() else None
+
+
+# ---- agreement
+
+
+def agree(
+    section: Mapping[str, Any],
+    data: str,
+    layout: str,
+    *,
+    limit: int | None = None,
+    is_tiny: bool = False,
+    device: str = "cpu",
+) -> list[Agreement]:
+    """Returns the agreement of a reward with the pairs of a file, a folder or a data set of the hub: all, by aspect.
+
+    Raises ConfigError for an unknown layout, rows that do not have it, and outputs that the reward does not judge.
+    """
+    if layout not in LAYOUTS:
+        raise ConfigError(f"layout must be one of {', '.join(LAYOUTS)}, got {layout!r}")
+    pairs = []
+    for row in Source(data).rows():
+        if row.fault is not None:
+            raise ConfigError(f"{row.place}: {row.fault}")
+        if (pair := LAYOUTS[layout](row)) is not None:
+            pairs.append(pair)
+        if limit is not None and len(pairs) == limit:
+            break
+    if not pairs:
+        raise ConfigError(f"there is no pair with a preference in {data!r}")
+    with TemporaryDirectory() as folder:
+        scorer = ready(section, Path(folder) if is_tiny else None, device)
+        points = [_points(scorer, pair, number) for number, pair in enumerate(pairs)]
+    aspects = list(dict.fromkeys(pair.aspect for pair in pairs))
+    every = list(zip(pairs, points, strict=True))
+    found = [_agreement("all", [point for _, point in every])]
+    if aspects != ["all"]:
+        found += [_agreement(aspect, [point for pair, point in every if pair.aspect == aspect]) for aspect in aspects]
+    return found
+
+
+def _points(scorer: Scorer, pair: Pair, number: int) -> float | None:
+    """Returns 1 where the reward prefers what people prefer, 0 for the other, 1/2 for equal; None: not judged."""
+    both = [pair.first, pair.second]
+    if all(isinstance(one, str) for one in both):
+        outputs = Outputs(texts=tuple(both), num_tokens=torch.tensor([max(1, len(one.split())) for one in both]))
+    elif any(isinstance(one, str) for one in both):
+        raise ConfigError(f"{pair.prompt.source}: both outputs must be texts, or both pictures")
+    else:
+        images = [as_tensor(one.load()) for one in both]
+        outputs = Outputs.join([Outputs(images=image[None]) for image in images])
+    is_group = scorer.terms[0].reward.granularity == "group"
+    group = [number, number] if is_group else [2 * number, 2 * number + 1]
+    first, second = judge(scorer, [pair.prompt] * 2, outputs, group=group).scores.values[:, 0].tolist()
+    if first != first or second != second:
+        return None
+    if abs(first - second) <= _TIE:
+        return 0.5
+    return float((first > second) == (pair.preferred == 0))
+
+
+def _agreement(aspect: str, points: Sequence[float | None]) -> Agreement:
+    judged = [point for point in points if point is not None]
+    return Agreement(aspect, len(judged), sum(judged), len(points) - len(judged))
+
+
+def table(found: Sequence[Agreement]) -> str:
+    """Returns the agreements in lines."""
+    width = max(len("aspect"), *(len(one.aspect) for one in found))
+    lines = [f"{'aspect':<{width}}  accuracy   interval of 95%  pairs  not judged"]
+    for one in found:
+        low, high = one.interval
+        share = f"{one.aspect:<{width}}  {one.accuracy:>8.3f}    {low:.3f} to {high:.3f}"
+        lines.append(f"{share}  {one.pairs:>5}  {one.unjudged:>10}")
+    return "\n".join(lines)

@@ -1,0 +1,177 @@
+"""`mmrl judge attack` and `mmrl judge agree`: planted judges are seen for what they are."""
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from PIL import Image
+from scipy.stats import binomtest
+
+from mmrl.commands.judge_agree import LAYOUTS, agree, wilson
+from mmrl.commands.judge_attack import attack, image_attacks, text_attacks
+from mmrl.core.contracts import ConfigError
+from mmrl.core.data import Prompt
+from tests.tiny_cli import CommandLine, command_line
+
+CORRECTNESS = ["exact_answer", "math_answer", "multiple_choice", "number", "anls", "text_f1", "rouge", "bleu"]
+
+
+@pytest.fixture
+def mmrl(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> CommandLine:
+    return command_line(tmp_path, monkeypatch, capsys)
+
+
+def test_no_attack_is_rewarded_by_a_rule_of_correctness() -> None:
+    for name in CORRECTNESS:
+        attempts = attack({"name": name})
+        assert [one.name for one in attempts if one.rewarded] == [], name
+        assert len(attempts) == 2 * len(text_attacks(Prompt("?"))) and all(one.tried for one in attempts)
+
+
+def own(module: Path, source: str) -> None:
+    (module / "planted_judges.py").write_text(source, "utf-8")
+
+
+@pytest.fixture
+def planted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delitem(__import__("sys").modules, "planted_judges", raising=False)
+    own(
+        tmp_path,
+        "def weak(text, answer): return float('Solution' in text or answer in text)\n"
+        "def longest(text): return len(text)\n"
+        "def dark(image): return 1 - image.mean()\n"
+        "def light(image): return image.mean()\n"
+        "def broken(text, answer): raise RuntimeError('no')\n",
+    )
+    return tmp_path
+
+
+def test_a_weak_judge_is_caught(planted: Path) -> None:
+    attempts = {one.name: one for one in attack({"name": "python", "function": "planted_judges:weak", "range": [0, 1]})}
+    caught = attempts["Solution"]
+    assert (caught.tried, caught.rewarded, caught.share, caught.mean) == (8, 8, 1.0, 1.0)
+    assert attempts["empty"].rewarded == 0 and attempts["all small numbers"].rewarded > 0
+
+
+def test_a_judge_of_groups_is_attacked_beside_the_right_answer(planted: Path) -> None:
+    inner = {"name": "python", "function": "planted_judges:longest"}
+    attempts = {one.name: one for one in attack({"name": "win_rate", "reward": inner})}
+    assert attempts["a wrong answer, long"].rewarded == 8 and attempts["empty"].rewarded == 0
+
+
+def test_what_a_judge_raises_at_is_counted_and_not_rewarded(planted: Path) -> None:
+    attempts = attack({"name": "python", "function": "planted_judges:broken"})
+    assert {(one.rewarded, one.unjudged, one.mean) for one in attempts} == {(0, 8, None)}
+
+
+def test_pictures_that_show_nothing(planted: Path) -> None:
+    attempts = {one.name: one for one in attack({"name": "python", "function": "planted_judges:dark", "range": [0, 1]})}
+    assert attempts["black"].rewarded == 8 and attempts["white"].rewarded == 0
+    written = image_attacks(Prompt("a red cube"), 0)["the prompt as writing"]
+    assert written.shape == (3, 256, 256) and 0 < (written < 0.5).float().mean() < 0.1
+
+
+def test_rows_of_ones_own(tmp_path: Path) -> None:
+    (tmp_path / "rows.jsonl").write_text('{"prompt": "x", "answer": "Solution"}\n')
+    attempts = {one.name: one for one in attack({"name": "exact_answer"}, rows=tmp_path / "rows.jsonl")}
+    assert attempts["Solution, in tags"].rewarded == 1 and attempts["empty"].rewarded == 0
+    with pytest.raises(ConfigError, match="give --rows"):
+        attack({"name": "box_iou"})
+    with pytest.raises(ConfigError, match="texts or images"):
+        attack({"name": "flicker"})
+
+
+def test_the_command_prints_the_most_rewarded_first(planted: Path, mmrl: CommandLine) -> None:
+    ended = mmrl("judge", "attack", "python function=planted_judges:weak range=[0,1]")
+    lines = ended.out.splitlines()
+    assert ended.code == 0 and re.match(r"Solution +8 +8 ", lines[1]) and "attempts were rewarded" in lines[-1]
+
+
+def test_the_interval_is_that_of_scipy() -> None:
+    for right, count in ((0, 5), (3, 10), (50, 100), (7, 7)):
+        found = binomtest(right, count).proportion_ci(method="wilson")
+        assert wilson(right, count) == pytest.approx((found.low, found.high), abs=1e-9)
+    assert wilson(0, 0) == (0, 1)
+
+
+def rows(folder: Path, *values: dict[str, Any]) -> str:
+    (folder / "pairs.jsonl").write_text("\n".join(map(json.dumps, values)) + "\n", "utf-8")
+    return str(folder / "pairs.jsonl")
+
+
+LONGEST = {"name": "python", "function": "planted_judges:longest"}
+
+
+def test_agreement_by_aspect(planted: Path) -> None:
+    data = rows(
+        planted,
+        {"prompt": "?", "chosen": "long one", "rejected": "short", "aspect": "a"},
+        {"prompt": "?", "chosen": "x", "rejected": "longer", "aspect": "a"},
+        {"prompt": "?", "chosen": "same", "rejected": "four", "aspect": "b"},
+    )
+    found = {one.aspect: one for one in agree(LONGEST, data, "pairs")}
+    assert [(one.pairs, one.right) for one in found.values()] == [(3, 1.5), (2, 1), (1, 0.5)]
+    assert not found["all"].is_below_chance and found["a"].accuracy == 0.5
+    assert [one.unjudged for one in agree({**LONGEST, "function": "planted_judges:broken"}, rows(
+        planted, {"prompt": "?", "answer": "x", "chosen": "a", "rejected": "b"}), "pairs")] == [1]  # fmt: skip
+
+
+def test_a_reward_below_chance_is_refused(planted: Path, mmrl: CommandLine) -> None:
+    data = rows(planted, *({"prompt": "?", "chosen": "a", "rejected": "longer"} for _ in range(8)))
+    ended = mmrl("judge", "agree", "python function=planted_judges:longest", data)
+    assert ended.code == 1 and "below chance" in ended.err and "0.000" in ended.out
+    good = mmrl("judge", "agree", "python function=planted_judges:longest", data, "--limit", "2", "--json")
+    assert good.code == 0 and json.loads(good.out)[0]["pairs"] == 2  # two pairs say little
+
+
+def test_published_layouts(planted: Path) -> None:
+    for name, colour in (("dark.png", "black"), ("light.png", "white")):
+        Image.new("RGB", (8, 8 if colour == "black" else 9), colour).save(planted / name)
+    light = {"name": "python", "function": "planted_judges:light"}
+    images = {"image0": "dark.png", "image1": "light.png", "caption": "?"}
+    data = rows(planted, images | {"label": 1, "subset": "safety"}, images | {"label": 0, "subset": "bias"})
+    assert {one.aspect: one.right for one in agree(light, data, "mj_bench")} == {"all": 1, "safety": 1, "bias": 0}
+    votes = {"prompt": "?", "left_output_image": "light.png", "right_output_image": "dark.png"}
+    data = rows(planted, *(votes | {"vote_type": f"{vote}vote"} for vote in ("left", "right", "tie")))
+    assert [(one.pairs, one.right) for one in agree(light, data, "genai_bench")] == [(2, 1)]
+    answers = {"query": "?", "image": "dark.png", "response": ["long one", "x"]}
+    data = rows(planted, answers | {"human_ranking": [0, 1]}, answers | {"human_ranking": [1, 0]})
+    assert [(one.pairs, one.right) for one in agree(LONGEST, data, "vl_rewardbench")] == [(2, 1)]
+    data = rows(planted, {"question": "?", "image": "dark.png", "chosen": "long", "rejected": "x", "category": "mcq"})
+    assert [(one.aspect, one.right) for one in agree(LONGEST, data, "mm_rlhf")] == [("all", 1), ("mcq", 1)]
+
+
+@pytest.mark.parametrize(
+    ("layout", "row", "message"),
+    [
+        ("mj_bench", {"caption": "?", "label": 2}, "label must be 0 or 1, got 2"),
+        ("mj_bench", {"caption": "?", "label": 0, "image0": 3, "image1": 4}, "'image0' must be a text, a picture"),
+        ("vl_rewardbench", {"query": "?", "response": ["a"]}, "response must be two texts"),
+        (
+            "vl_rewardbench",
+            {"query": "?", "response": ["a", "b"], "human_ranking": [1]},
+            "human_ranking must be",
+        ),
+        ("genai_bench", {"prompt": "?", "vote_type": "left"}, "vote_type must be one of leftvote"),
+        ("pairs", {"prompt": 3}, "'prompt' must be a text"),
+        ("pair", {}, "layout must be one of pairs"),
+    ],
+)
+def test_rows_of_another_layout(planted: Path, layout: str, row: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        agree(LONGEST, rows(planted, row), layout)
+
+
+def test_a_file_outside_of_the_folder_is_no_picture(planted: Path) -> None:
+    (planted / "in").mkdir()
+    Image.new("RGB", (4, 4)).save(planted / "secret.png")
+    data = rows(planted / "in", {"question": "?", "image": "../secret.png", "chosen": "a", "rejected": "b"})
+    with pytest.raises(ConfigError, match="a picture or its file"):
+        agree(LONGEST, data, "mm_rlhf")
+
+
+def test_every_layout_says_what_it_is_of() -> None:
+    assert all("arXiv" in (read.__doc__ or "") for name, read in LAYOUTS.items() if name != "pairs")
