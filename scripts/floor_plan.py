@@ -40,7 +40,6 @@ LAYERS: tuple[tuple[str, ...], ...] = (
         "losses",
         "environments",
         "samplers.base",
-        "rewards.base",
         "rewards.base.networks",
         "modalities.encoding",
         "modalities.tiny",

@@ -93,6 +93,11 @@ def _text(comment: str) -> str:
     return FOR_TOOLS.sub("", comment).lstrip("# ")
 
 
+def _place(link: str) -> str:
+    """Returns where a link leads: a heading of the same page, or another page."""
+    return link if ".md" in link else f"#{link}"
+
+
 def in_words(hint: Any, links: dict[type, str], *, several: bool = False) -> str:
     """Returns an annotation as a user of YAML reads it: "integer, at least 1, or null"."""
     origin, arguments = get_origin(hint), get_args(hint)
@@ -118,7 +123,7 @@ def in_words(hint: Any, links: dict[type, str], *, several: bool = False) -> str
     name = getattr(hint, "__name__", str(hint))
     if name in plugins.INNER and hint not in links:
         return f"{plugins.singular(plugins.INNER[name])}{'s' * several}, `{{name: ...}}`"
-    return f"[{name}](#{links[hint]})" if hint in links else name
+    return f"[{name}]({_place(links[hint])})" if hint in links else name
 
 
 def _list_in_words(items: tuple[Any, ...], links: dict[type, str]) -> str:
