@@ -120,7 +120,8 @@ def side(modality: str, case: Case, options: Any, folder: Path) -> Side:
     if case.train == "lora":
         settings["lora"] = {"rank": 8, "alpha": 16, "targets": ["attn.to_q", "attn.to_k", "attn.to_v"]}
     overrides = [
-        f"threads={options.threads}", f"modality={json.dumps(settings)}", f"sampler.guidance_scale={case.scale}",
+        f"threads={options.threads}", f"modality={json.dumps(settings)}",
+        "sampler={name: flow_sde, sigmas: uniform, noise_level: 1.0}", f"sampler.guidance_scale={case.scale}",
         f"group_size={members}", f"prompts_per_iteration={prompts}", f"sampler.num_steps={options.steps}",
         f"updates.micro_batch={prompts * members}", "loss={name: grpo}",
     ]  # fmt: skip

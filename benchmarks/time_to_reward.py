@@ -151,16 +151,21 @@ def main() -> None:
     parser.add_argument("--configs", nargs="+", default=list(BARS))
     parser.add_argument("--plain-iterations", type=int, default=40)
     parser.add_argument("--set", nargs="+", default=[], help="settings of the configs, as of `mmrl train`")
-    parser.add_argument("--every", type=int, default=2, help="iterations between evaluations")
+    parser.add_argument(
+        "--every", type=int, nargs="+", default=[2], help="iterations between evaluations: of all, or of plain, then each"
+    )
     parser.add_argument("--images", type=int, default=8, help="of each of the 72 held-out prompts")
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
     curves: dict[str, list[list[Point]]] = {name: [] for name in ("plain", *options.configs)}
+    if len(options.every) not in (1, len(curves)):
+        parser.error(f"--every needs one number, or one for each of {', '.join(curves)}, got {options.every}")
+    intervals = dict(zip(curves, options.every * len(curves), strict=False))
     for seed, name in product(options.seeds, curves):
         if name == "plain":
-            curve = plain_curve(seed, options.plain_iterations, options.every, options.images)
+            curve = plain_curve(seed, options.plain_iterations, intervals[name], options.images)
         else:
-            curve = mmrl_curve(name, seed, options.threads, options.every, options.images, options.set)
+            curve = mmrl_curve(name, seed, options.threads, intervals[name], options.images, options.set)
         curves[name].append(curve)
         emit("time_to_reward run", name=name, seed=seed, curve=[astuple(point) for point in curve])
     at_target = [point for curve in curves["plain"] for point in curve if point.iteration == TARGET_ITERATION]

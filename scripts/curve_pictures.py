@@ -38,7 +38,11 @@ COLOURS = ("#0072b2", "#d55e00", "#009e73")  # of Okabe and Ito's palette
 
 CLICKS = ("evaluation.also={}", "evaluation.num_prompts=256", "evaluation.every=10", "checkpoint.every=0")
 KL = ("loss.kl=k3", "loss.kl_coef=1.0e-6")  # too little to change anything; without it no KL is measured
-IMAGES = ("updates.epochs=4", "evaluation.every=5", "checkpoint.every=0")
+# 8 steps and a lower rate learn more slowly than the quickstart does, and show more of the way.
+IMAGES = (
+    *("updates.epochs=4", "evaluation.every=5", "checkpoint.every=0"),
+    *("sampler.num_steps=8", "optimizer.learning_rate=3.0e-4"),
+)
 GRADED = "{name: shapes, measure: graded}"
 COLOUR = "{name: python, function: curve_rewards:colour_asked_for}"
 SPREAD = "{name: python, function: curve_rewards:spread, mode: batch, granularity: group, needs: [images], weight: 0}"
