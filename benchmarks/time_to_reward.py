@@ -151,9 +151,7 @@ def main() -> None:
     parser.add_argument("--configs", nargs="+", default=list(BARS))
     parser.add_argument("--plain-iterations", type=int, default=40)
     parser.add_argument("--set", nargs="+", default=[], help="settings of the configs, as of `mmrl train`")
-    parser.add_argument(
-        "--every", type=int, nargs="+", default=[2], help="iterations between evaluations: of all, or of plain, then each"
-    )
+    parser.add_argument("--every", type=int, nargs="+", default=[2], help="iterations per evaluation: all, or by side")
     parser.add_argument("--images", type=int, default=8, help="of each of the 72 held-out prompts")
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
