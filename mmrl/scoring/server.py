@@ -188,6 +188,8 @@ class RewardServer:
 
     async def _answer(self, name: str, request: "Request") -> "Response":
         """Returns the response to a request for scores, whatever comes of it."""
+        from starlette.requests import ClientDisconnect
+
         seconds, began = self.settings.request_seconds, asyncio.get_running_loop().time()
         try:
             self._check_token(request)
@@ -202,6 +204,8 @@ class RewardServer:
             return _refused(_Refusal(504, f"reward {name!r} has not answered within {seconds:g} seconds"))
         except _Refusal as refusal:
             return _refused(refusal)
+        except ClientDisconnect:  # in the middle of its request: nobody reads this
+            return _refused(_Refusal(400, "the client left before its request was whole"))
 
     @asynccontextmanager
     async def _read(self, request: "Request") -> AsyncIterator[ReadRequest]:

@@ -182,6 +182,21 @@ def test_a_request_under_way_is_answered_when_the_server_ends() -> None:
         httpx2.get(f"{url}/health")
 
 
+def test_a_client_that_leaves_in_the_middle_disturbs_nobody(
+    serve: Callable[..., str], caplog: pytest.LogCaptureFixture
+) -> None:
+    url = serve()
+    with socket.create_connection(("127.0.0.1", int(url.rpartition(":")[2]))) as client:
+        head = "POST /v1/rewards/exact/scores HTTP/1.1\r\nHost: here\r\nContent-Type: application/json\r\n"
+        client.sendall(f"{head}Content-Length: 1000\r\n\r\n{{".encode())
+    until = time.monotonic() + 20
+    while 'status="400"' not in httpx2.get(f"{url}/metrics").text and time.monotonic() < until:
+        time.sleep(0.01)
+    assert ask(url, item("a")).json()["scores"][0]["score"] == 1.0
+    page = httpx2.get(f"{url}/metrics").text
+    assert 'mmrl_requests_total{reward="exact",status="400"} 1.0' in page.splitlines() and not caplog.records
+
+
 def test_a_port_in_use_is_an_error() -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
