@@ -223,7 +223,7 @@ class Http(Checked):
                     reasons.append(score.reason or "no reason")
                 else:
                     values[row] = score.score
-        if len(reasons) == len(batch) or (reasons and _num_units(self.granularity, batch) == 1):
+        if reasons and (len(reasons) == len(batch) or _num_units(self.granularity, batch) == 1):
             raise Unjudged(reasons[0])
         if reasons:
             log.warning("%d of %d samples could not be judged by the server: %s", len(reasons), len(batch), reasons[0])
@@ -233,7 +233,7 @@ class Http(Checked):
         """Returns the reply to a request, which is sent again where a server is silent or overloaded."""
         if verdict := self._outage.verdict():
             raise Unjudged(verdict)
-        first = next(self._turns)
+        first, until = next(self._turns), math.inf
         for attempt in itertools.count():
             server = self._server(self.urls[(first + attempt) % len(self.urls)], self._headers())
             try:
@@ -253,7 +253,8 @@ class Http(Checked):
                 return reply
             if attempt == len(self.urls):
                 log.warning("waiting for reward servers, for %g seconds at most: %s", self.outage_seconds, failure)
-            if not self._outage.begin(failure):
+            until = min(until, time.monotonic() + self.outage_seconds)  # also where others are answered meanwhile
+            if not self._outage.begin(failure) or time.monotonic() >= until:
                 raise Unjudged(str(self._outage.verdict() or failure)) from failure
             if (attempt + 1) % len(self.urls) == 0:
                 time.sleep(min(0.5 * 2 ** (attempt // len(self.urls)), 8))

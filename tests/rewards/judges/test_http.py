@@ -182,6 +182,19 @@ def test_a_silent_server_is_waited_for_once_and_its_samples_are_masked(waits: li
     assert sum(waits) == pytest.approx(63.5 + 11)
 
 
+def test_a_request_that_is_never_answered_ends_though_others_are(recorded: Recorded, waits: list[float]) -> None:
+    reward = client(recorded.url, outage_seconds=20.0)
+
+    def answer(request: Request) -> Response:
+        reward._outage.end()  # as another request does that is answered
+        return Response("", 504)
+
+    recorded.expect_request("/v1/rewards/exact/scores").respond_with_handler(answer)
+    with pytest.raises(Unjudged, match="HTTP 504"):
+        reward.score(EXACT.random_batch(random.Random(0)))
+    assert waits == [0.5, 1, 2, 4, 8, 8]
+
+
 def test_a_request_that_breaks_the_server_is_tried_three_times(recorded: Recorded, waits: list[float]) -> None:
     recorded.expect_request("/v1/rewards/exact/scores").respond_with_data("trouble", 500)
     with pytest.raises(Unjudged, match="HTTP 500: trouble"):
