@@ -89,8 +89,17 @@ def test_requests_that_wait_share_a_call_up_to_the_batch_size(queue: Callable[..
     assert reward.calls == [["0"], ["1", "11", "2", "12"], ["3", "13"]] and running.num_waiting() == 0
 
 
-def test_groups_of_different_clients_stay_apart_and_whole(queue: Callable[..., BatchQueue]) -> None:
-    reward = NUMBER(granularity="group", batch_size=3)
+@pytest.mark.parametrize(
+    ("batch_size", "calls"),
+    [
+        (3, [["1", "3", "5"], ["10", "20", "30", "40"]]),  # a group is never cut
+        (8, [["1", "3", "5", "10", "20", "30", "40"]]),
+    ],
+)
+def test_groups_of_different_clients_stay_apart_and_whole(
+    batch_size: int, calls: list[list[str]], queue: Callable[..., BatchQueue]
+) -> None:
+    reward = NUMBER(granularity="group", batch_size=batch_size)
     running = queue(reward)
     submit(running, request(sample("0", 0)))
     while not reward.calls:
@@ -101,7 +110,7 @@ def test_groups_of_different_clients_stay_apart_and_whole(queue: Callable[..., B
     assert [rows for rows, _ in one] == [[0, 2], [1]]
     assert results(one) == [[Judged(-1.0), Judged(1.0)], [Judged(0.0)]]
     assert results(two) == [[Judged(-15.0), Judged(-5.0), Judged(5.0), Judged(15.0)]]
-    assert reward.calls[1:] == [["1", "3", "5"], ["10", "20", "30", "40"]]
+    assert reward.calls[1:] == calls
 
 
 def test_a_sample_that_cannot_be_judged_fails_alone(queue: Callable[..., BatchQueue]) -> None:
