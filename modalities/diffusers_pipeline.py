@@ -127,7 +127,6 @@ class DiffusersPipeline(DiffusersPolicy):
                     *(self._pipeline, self, placement, self.network_names),
                     on_device=self.encoders_on_device,
                     files=self.encoded_files(),
-                    num_prompts=self.prompt_cache,
                     maximum=self._maximum,
                 )
                 preparing.probe(self._driven, self.modules().values())

@@ -100,6 +100,7 @@ class VisionLanguage(TokenPolicy):
     # `torch.compile` on the step of sampling (CUDA graphs on a GPU, never run there); sdpa and models without windows
     compile: bool = False  # and states; log-probs change in their last digits
     prompt_cache: Annotated[int, Field(ge=1)] = 64  # how many prompts are kept with their images decoded and resized
+    prompt_cache_gb: Annotated[float, Field(ge=0)] = 4.0  # what these take of the CPU's memory, at most
     # The `model_type` of transformers, for `check --tiny` where the hub name does not tell the family.
     family: str | None = None
     _model: Any = field(default=None, init=False, repr=False)
@@ -177,6 +178,7 @@ class VisionLanguage(TokenPolicy):
             media_tokens=tokens,
             max_tokens=self.max_prompt_tokens,
             capacity=self.prompt_cache,
+            max_bytes=int(1e9 * self.prompt_cache_gb),
         )
         self._encoder.set_pixels(self.min_pixels, self.max_pixels)
         self._weights = self._choose_trained(placement.dtype)

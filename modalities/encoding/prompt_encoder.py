@@ -28,7 +28,8 @@ _SECONDS = "second_per_grid_ts"  # of Qwen2.5-VL: enters the positions alone; th
 
 @dataclass
 class PromptEncoder:
-    """An encoder of single prompts, so that media of prompts never mix; it keeps the last `capacity` prompts."""
+    """An encoder of single prompts, so that media of prompts never mix; it keeps the last `capacity` prompts,
+    or as many of them as `max_bytes` allow."""
 
     processor: Any
     model: Any  # for the positions of its family
@@ -38,6 +39,7 @@ class PromptEncoder:
     media_tokens: Mapping[str, int]
     max_tokens: int | None
     capacity: int
+    max_bytes: int
     read_clip: Callable[[Clip], Frames] | None = None  # None: a policy without video
     resizes_clips: bool = True  # the processor resizes frames; else they come in their final size
     workers: EncodingWorkers | None = None  # None: prompts are encoded by whoever calls, one after the other
@@ -58,9 +60,14 @@ class PromptEncoder:
         finally:
             self.seconds += time.perf_counter() - started
         self._kept.update(fresh)
-        for key in list(self._kept)[: max(0, len(self._kept) - self.capacity)]:
-            del self._kept[key]
+        self._drop_oldest()
         return [fresh[_key(prompt)] for prompt in prompts]
+
+    def _drop_oldest(self) -> None:
+        """Drops the prompts that nobody asked for the longest, until the others are few enough and small enough."""
+        held = sum(prompt.num_bytes for prompt in self._kept.values())
+        while len(self._kept) > self.capacity or held > self.max_bytes:
+            held -= self._kept.pop(next(iter(self._kept))).num_bytes
 
     def use_workers(self, count: int, max_bytes: int) -> None:
         """Lets up to `count` threads encode prompts with media, those ahead of their use in `max_bytes`; 0: none."""

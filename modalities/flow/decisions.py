@@ -21,6 +21,11 @@ class Conditioning:
     def __len__(self) -> int:
         return len(self.tensors[0])
 
+    @property
+    def num_bytes(self) -> int:
+        """Returns the bytes of all inputs."""
+        return sum(tensor.nbytes for tensor in self.tensors)
+
     def __getitem__(self, rows: Tensor) -> "Conditioning":
         """Returns the conditioning of the prompts `rows` [n] int64."""
         there = rows.to(self.tensors[0].device)

@@ -125,6 +125,15 @@ def test_a_prompt_is_encoded_once_while_there_is_room() -> None:
     assert len(loads) == 3
     policy.encode([prompt(1)])
     assert len(loads) == 4
+    size = policy.encode([prompt(1)])[0].num_bytes
+    for room, again in ((2.5, 0), (1.5, 2), (0.5, 2)):  # prompts of one size that fit
+        policy = vision_twins.policy(prompt_cache_gb=room * size / 1e9)
+        policy.encode([prompt(1), prompt(2)])
+        loads.clear()
+        policy.encode([prompt(2)])
+        policy.encode([prompt(1)])
+        policy.encode([prompt(2)])
+        assert len(loads) == again + (room == 0.5), (room, loads)
 
 
 @pytest.mark.parametrize(

@@ -46,14 +46,13 @@ def unprobed(
     *,
     on_device: Callable[[], AbstractContextManager[None]],
     files: EncodedFiles | None,
-    num_prompts: int,
     maximum: Callable[[int], int],
 ) -> DrivenPipeline:
     """Returns a driven pipeline of which only the settings are known; takes the place of its scheduler.
 
     Args:
         networks: names of the parts that predict. on_device: a method; the text encoders are where they can run in it.
-        files: of encoded prompts. num_prompts: prompts that are kept. maximum: over processes.
+        files: of encoded prompts. maximum: over processes.
     Raises:
         ConfigError: the scheduler is not that of a flow, or the call takes other arguments.
     """
@@ -67,8 +66,16 @@ def unprobed(
         maximum=maximum,
         arguments=arguments_of(settings, pipeline),
         scale=scale_of(pipeline.scheduler),
-        registry=Registry(num_prompts),
-        remembered=Remembered(num_prompts, WeakMethod(on_device), placement.device, files),
+        registry=Registry(settings.prompt_cache),
+        remembered=Remembered(
+            *(
+                settings.prompt_cache,
+                int(1e9 * settings.prompt_cache_gb),
+                WeakMethod(on_device),
+                placement.device,
+                files,
+            )
+        ),
         has_other_steps=pipeline.scheduler is not shipped,
     )
 

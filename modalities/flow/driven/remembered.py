@@ -26,7 +26,8 @@ class _NoContent(Exception):
 class Remembered:
     """The results of a pipeline's encoders, by the content of their arguments."""
 
-    capacity: int
+    capacity: int  # results that are kept, those of the longest ago leave
+    max_bytes: int  # of their tensors; the newest is kept in any case
     # A weak method: within it, the text encoders are where they can run. Threads of paused calls hold this object, and
     # a strong one would hold its policy with them.
     on_device: "WeakMethod[Callable[[], AbstractContextManager[None]]]"
@@ -48,12 +49,16 @@ class Remembered:
             key = (name, scale, fingerprint(args), fingerprint(kwargs))
             if key not in self._results:
                 self._results[key] = self._result((name, scale), method, (pipeline, *args), kwargs)
-                while len(self._results) > self.capacity:
-                    self._results.popitem(last=False)
+                self._drop_oldest()
             self._results.move_to_end(key)
             return self._results[key]
 
         return encode
+
+    def _drop_oldest(self) -> None:
+        held = sum(map(num_bytes, self._results.values()))
+        while len(self._results) > 1 and (len(self._results) > self.capacity or held > self.max_bytes):
+            held -= num_bytes(self._results.popitem(last=False)[1])
 
     def _result(self, about: tuple[str, float | None], method: Any, args: tuple[Any, ...], kwargs: Any) -> Any:
         def encode() -> Any:
@@ -76,6 +81,14 @@ class Remembered:
             return self.files.get(_content(key), encode, self.device)
         except _NoContent:
             return encode()
+
+
+def num_bytes(value: Any) -> int:
+    """Returns the bytes of the tensors in a result: a tensor, or a list, tuple or mapping of results."""
+    if isinstance(value, Tensor):
+        return value.nbytes
+    inside = value.values() if isinstance(value, Mapping) else value if isinstance(value, list | tuple) else ()
+    return sum(map(num_bytes, inside))
 
 
 class _VaeStandIn:

@@ -24,6 +24,8 @@ class Settings(Protocol):
     condition_images: int
     conditions: tuple[str, ...]
     paused_calls: int
+    prompt_cache: int
+    prompt_cache_gb: float
     replay: bool | Literal["auto"]
 
     @property
