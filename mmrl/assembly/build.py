@@ -108,6 +108,7 @@ def make_trainer(config: RunConfig, parts: Parts, folder: Path, tracking: Tracki
     """Loads the weights and puts the parts together as a trainer at iteration 0."""
     if config.threads is not None:
         torch.set_num_threads(config.threads)
+    _set_tf32(config.tf32)
     processes = Processes(config.precision, config.sharding)
     parts = _prepared(config, parts, processes)
     config = batches.chosen(config, parts, processes)
@@ -135,6 +136,13 @@ def make_trainer(config: RunConfig, parts: Parts, folder: Path, tracking: Tracki
             name: replace(evaluator, sampler=one, saved_samples=0) for name, one in also.items() if evaluator
         },
     )
+
+
+def _set_tf32(allows: bool | None) -> None:
+    """Lets torch compute products of float32 numbers in TF32, or forbids it; None leaves it as it is."""
+    if allows is not None:
+        torch.backends.cuda.matmul.allow_tf32 = allows
+        torch.backends.cudnn.allow_tf32 = allows
 
 
 def _prepared(config: RunConfig, parts: Parts, processes: Processes) -> Parts:

@@ -13,6 +13,7 @@ from ..loading.architectures import NETWORKS, Architecture, Part, architecture_o
 from ..loading.lora import Lora
 from ..loading.quantise import Quantise, saved_by
 from ..loading.weightless import backward_peak, emptied, forward_costs, on_meta, without_content
+from .policy import LATENT_DTYPES
 
 _DEEP = 26  # a network of more layers is run at few, and its other layers are counted as alike
 _SHALLOW = 2
@@ -43,6 +44,8 @@ class Counted(Protocol):
     def network_batch(self) -> int: ...
     @property
     def decode_batch(self) -> int: ...
+    @property
+    def vae_dtype(self) -> str: ...
     @property
     def gradient_checkpointing(self) -> bool: ...
     @property
@@ -125,15 +128,17 @@ def _num_text(policy: Counted, known: Architecture) -> int:
 
 def _decoder(policy: Counted, part: Part | None, work: Workload) -> tuple[int, int, float]:
     """Returns the bytes of the autoencoder, the peak of a decoding, and its FLOPs for one sample."""
+    dtype = LATENT_DTYPES[policy.vae_dtype]
     if part is None or part.kind != "AutoencoderKL":
-        return _VAE, 0, 0.0
-    vae = on_meta(part.make, torch.float32)
-    size = sum(parameter.numel() * 4 for parameter in vae.parameters())
+        return _VAE * dtype.itemsize // 4, 0, 0.0
+    vae = on_meta(part.make, dtype)
+    size = sum(parameter.nbytes for parameter in vae.parameters())
     batch = min(policy.decode_batch, work.at_once)
     with without_content():
         emptied(vae)
         scale = 2 ** (len(part.config["block_out_channels"]) - 1)
-        latents = torch.empty(1, part.config["latent_channels"], policy.height // scale, policy.width // scale)
+        shape = (1, part.config["latent_channels"], policy.height // scale, policy.width // scale)
+        latents = torch.empty(shape, dtype=dtype)
         peak, flops, _ = forward_costs(lambda: vae.decode(latents, return_dict=False)[0])
     return size, peak * batch, flops
 

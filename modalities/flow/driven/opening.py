@@ -10,6 +10,7 @@ from mmrl.core.contracts import ConfigError
 from mmrl.system.spelling import near
 
 from ..diffusers_policy import absent_parts
+from ..policy import LATENT_DTYPES
 from .modular import without_blocks
 from .quiet import without_bars
 from .settings import Settings
@@ -20,13 +21,13 @@ INDEX_OF_MODULAR = "modular_model_index.json"
 
 
 def open_pipeline(settings: Settings, source: str, trained: torch.dtype, frozen: torch.dtype) -> Any:
-    """Returns the pipeline in a folder, with the dtypes of networks and of other parts; the VAE is in float32.
+    """Returns the pipeline in a folder, with the dtypes of networks and of other parts; the VAE is in `vae_dtype`.
 
     Raises OSError, ValueError or TypeError where it cannot be loaded.
     """
     import diffusers
 
-    dtypes = {**dict.fromkeys(_NETWORKS, trained), "vae": torch.float32, "default": frozen}
+    dtypes = {**dict.fromkeys(_NETWORKS, trained), "vae": LATENT_DTYPES[settings.vae_dtype], "default": frozen}
     if settings.modular:
         modular: Any = diffusers.ModularPipeline
         pipeline = without_blocks(modular.from_pretrained(source), settings.removed_blocks)

@@ -24,6 +24,7 @@ class Settings(Protocol):
     condition_images: int
     conditions: tuple[str, ...]
     paused_calls: int
+    vae_dtype: Literal["float32", "bfloat16"]
     prompt_cache: int
     prompt_cache_gb: float
     replay: bool | Literal["auto"]
