@@ -134,23 +134,9 @@ class DiffusersPipeline(DiffusersPolicy):
                 self.sigmas("pipeline", 2)  # refuses noise levels that are not those of a flow
                 for size in self.known_sizes:
                     self.at(size)
-                self._try_decoding()
         except BaseException:
             self.close()
             raise
-
-    def _try_decoding(self) -> None:
-        """Decodes a latent where the autoencoder is not in float32. Raises ConfigError where stock code does not."""
-        if self.vae_dtype == "float32":
-            return
-        try:
-            with torch.no_grad():
-                self.decode_latents(torch.zeros(1, *self.latent_shape, device=self.device))
-        except RuntimeError as error:
-            raise ConfigError(
-                f"{self.where}.vae_dtype: the code of this {type(self._pipeline).__name__} does not hand its "
-                f"autoencoder {self.vae_dtype}: {error}; leave it out"
-            ) from error
 
     def made_for(self, size: Size) -> Self:
         """Returns a policy at a size, which serves samples as this one does. Raises ConfigError as `prepare`."""

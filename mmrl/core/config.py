@@ -328,8 +328,8 @@ class RunConfig(Settings):
     max_seconds: Annotated[float, Field(gt=0)] | None = None
     # Of frozen weights and of the arithmetic; trained weights are float32 (see `memory.trained_weights`).
     precision: Literal["float32", "bfloat16", "float16"] = "float32"
-    # Products of float32 numbers in TF32 on an NVIDIA GPU, with 10 bits behind the point in the place of 23: faster, and
-    # changes numbers. `true`: of matrices and convolutions; `false`: none; null: as torch does, of convolutions alone.
+    # Products of float32 numbers in TF32 on an NVIDIA GPU, with 10 bits behind the point, not 23: faster, and changes
+    # numbers. `true`: of matrices and convolutions; `false`: none; null: as torch does, of convolutions alone.
     tf32: bool | None = None
     # full: processes share all weights, gradients and optimizer states, a part of each tensor each (FSDP2).
     sharding: Literal["none", "full"] = "none"

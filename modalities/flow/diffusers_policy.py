@@ -75,9 +75,8 @@ class DiffusersPolicy(FlowPolicy):
     compile: bool = False  # `torch.compile` on the network
     # The autoencoder works in its own tiles: less memory for large images and videos; pixels near seams change a bit.
     vae_tiling: bool = False
-    # `bfloat16`: the autoencoder and what it computes have half the size. Changes numbers: images that rewards see are
-    # rounded (by up to 0.09 of 1 in small random models). `diffusers_pipeline` refuses it at the start where the
-    # pipeline's own code hands the autoencoder float32, as FLUX.1's and Chroma's do.
+    # `bfloat16`: the autoencoder and what it computes have half the size, and it is exported so. Changes numbers: images
+    # that rewards see are rounded (by up to 0.09 of 1 in small random models).
     vae_dtype: Literal["float32", "bfloat16"] = "float32"
     _pipeline: Any = field(default=None, init=False, repr=False)
     _weights: Weights | None = field(default=None, init=False, repr=False)
@@ -443,6 +442,8 @@ class DiffusersPolicy(FlowPolicy):
         for part in pipeline.components.values():
             if isinstance(part, nn.Module):
                 part.requires_grad_(False).eval()
+        if self.vae_dtype != "float32" and (vae := pipeline.components.get("vae")) is not None:
+            vae.decode = partial(_in_its_dtype, vae, vae.decode)
         self.place(pipeline, placement.device)
         return pipeline
 
@@ -574,6 +575,11 @@ def _quiet_about_absent_parts() -> Iterator[None]:
         yield
     finally:
         logger.removeFilter(is_of_a_part)
+
+
+def _in_its_dtype(vae: Any, decode: Callable[..., Any], latents: Tensor, *args: Any, **kwargs: Any) -> Any:
+    """Decodes latents in the dtype of the autoencoder; the code of many pipelines hands on those of float32."""
+    return decode(latents.to(vae.dtype), *args, **kwargs)
 
 
 def _tile(pipeline: Any, setting: str) -> None:
