@@ -10,6 +10,7 @@ from torch import nn
 from mmrl.assembly import forecast
 from mmrl.core.config import MemorySettings
 from mmrl.core.contracts import Footprint, Workload
+from mmrl.modalities.language import footprint
 from mmrl.modalities.loading.architectures import architecture_of
 from mmrl.modalities.loading.weightless import backward_peak, emptied, forward_costs, on_meta, without_content
 from mmrl.system.errors import ConfigError
@@ -59,7 +60,9 @@ def _said(**changes: Any) -> dict[str, int]:
     parts: Any = SimpleNamespace(loss=SimpleNamespace(needs=given["needs"], old_decay=lambda _: None))
     trained = torch.bfloat16 if memory.trained_weights == "bfloat16" else torch.float32
     work = Workload(torch.float32, 8, 8, 4, given["calls"], given["micro_batch"], 1, 1, 0, trained)
-    one = Footprint(100, 40, 10, given["is_adapter"], 5, 1, 7, 3, 2, 1.0, 1.0, False, 1, 0)
+    one = Footprint(
+        *(100, 40, 10, given["is_adapter"], 5, 1, 7, 3, 2, 1.0, 1.0, False, 1, 0), features=given.get("features", 0)
+    )
     return forecast.memory_of(config, parts, work, one, on_gpu=given.get("on_gpu", False))
 
 
@@ -70,6 +73,33 @@ def test_phases_are_sums_of_what_is_there() -> None:
     assert said["update"] == 140 + 80 + 3 + 40 + 5  # gradients of two micro-batches stay
     assert said["optimizer_step"] == 140 + 80 + 3 + 40 + 20
     assert said["peak"] == 283
+
+
+def test_features_of_a_frozen_tower_stay_from_the_rollout_to_the_last_step() -> None:
+    without, said = _said(), _said(features=50)
+    grown = {phase: said[phase] - without[phase] for phase in said}
+    assert grown == {"weights": 0, "checkpoint": 0, "peak": 50} | dict.fromkeys(
+        ("rollout", "scoring", "update", "optimizer_step"), 50
+    )
+    on_host = {"rollouts": "host"}
+    assert _said(features=50, memory=on_host)["update"] == _said(memory=on_host)["update"] + 50  # they are not moved
+
+
+def _counted(**settings: Any) -> tuple[Any, Any]:
+    return SimpleNamespace(vision="frozen", kept_features_gb=2.0, **settings), Workload(
+        torch.bfloat16, 24, 24, 8, 24, 8, 1, 1300, 100
+    )
+
+
+@pytest.mark.slow  # a model of 7 billion weights, without memory
+def test_features_are_a_vector_for_each_token_of_each_prompt_up_to_a_bound() -> None:
+    model = on_meta(architecture_of("Qwen/Qwen2.5-VL-7B-Instruct").parts["model"].make, torch.bfloat16)
+    policy, work = _counted()
+    assert footprint._features(policy, model, work, 2) == 3 * 1300 * 3584 * 2  # 3 prompts, 3,584 numbers, bfloat16
+    policy.kept_features_gb = 0.01
+    assert footprint._features(policy, model, work, 2) == 10_000_000
+    policy.vision = "trained"
+    assert footprint._features(policy, model, work, 2) == 0
 
 
 def test_gradients_of_a_single_micro_batch_come_as_activations_go() -> None:

@@ -95,7 +95,7 @@ def memory_of(config: RunConfig, parts: Parts, work: Workload, footprint: Footpr
     resident = weights + where.state + rewards
     moved = where.moved if on_gpu or work.trained_dtype != torch.float32 else 0
     keeps = config.memory.rollouts == "device"
-    kept, images = (one.kept if keeps else 0), (one.outputs if keeps else 0)
+    kept, images = one.features + (one.kept if keeps else 0), (one.outputs if keeps else 0)
     is_once = work.micro_batch >= work.calls / config.updates.minibatches
     # gradients of one micro-batch come as activations go; of several they stay
     own = where.in_float32
@@ -105,7 +105,7 @@ def memory_of(config: RunConfig, parts: Parts, work: Workload, footprint: Footpr
     samples_old = parts.loss.old_decay(0) is not None
     phases = {
         "weights": weights + rewards,
-        "rollout": resident + one.sampling + one.kept + one.outputs + (moved if samples_old else 0),
+        "rollout": resident + one.features + one.sampling + one.kept + one.outputs + (moved if samples_old else 0),
         "scoring": resident + kept + (one.outputs + images if joins else one.outputs),
         "update": resident + kept + gradients,
         "optimizer_step": resident + kept + own + _temporaries(config, work, one, where, on_gpu=on_gpu),

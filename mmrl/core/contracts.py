@@ -470,6 +470,7 @@ class Footprint:
     kernels: int  # of a sequential step of a rollout
     steps: int  # sequential steps of a chunk of samples, such as tokens; 0: only FLOPs count
     decode_flops: float = 0.0  # of the decoding of a sample
+    features: int = 0  # of a frozen vision tower, which are kept on the device for all passes of an iteration
     notes: tuple[str, ...] = ()  # what was assumed
 
 

@@ -75,8 +75,8 @@ class DiffusersPolicy(FlowPolicy):
     compile: bool = False  # `torch.compile` on the network
     # The autoencoder works in its own tiles: less memory for large images and videos; pixels near seams change a bit.
     vae_tiling: bool = False
-    # `bfloat16`: the autoencoder and what it computes have half the size, and it is exported so. Changes numbers: images
-    # that rewards see are rounded (by up to 0.09 of 1 in small random models).
+    # `bfloat16`: the autoencoder and what it computes have half the size, and it is exported so. Changes numbers: the
+    # images that rewards see are rounded (by up to 0.09 of 1 in small random models).
     vae_dtype: Literal["float32", "bfloat16"] = "float32"
     _pipeline: Any = field(default=None, init=False, repr=False)
     _weights: Weights | None = field(default=None, init=False, repr=False)

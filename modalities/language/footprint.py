@@ -10,6 +10,7 @@ from torch import Tensor
 from mmrl.core.contracts import Footprint, Workload
 
 from ..encoding.network import decoder_of
+from ..encoding.tower import makes_features
 from ..loading.architectures import Part, architecture_of
 from ..loading.hub import checkpointing
 from ..loading.lora import Lora
@@ -38,6 +39,8 @@ class Counted(Protocol):
     def answers_at_once(self) -> int: ...
     @property
     def vocabulary_chunk(self) -> int: ...
+    @property
+    def kept_features_gb(self) -> float: ...
     def train_on_meta(self, model: Any, frozen_dtype: torch.dtype) -> None: ...
 
 
@@ -120,6 +123,7 @@ def footprint_of(policy: Counted, mode: SharingMode, work: Workload) -> Footprin
         recomputes=policy.gradient_checkpointing,
         kernels=int(kernels),
         steps=-(-work.at_once // batch) * work.max_tokens,
+        features=_features(policy, whole, work, element),
         notes=(
             f"prompts of {work.prompt_tokens:,} tokens with their images (--prompt-tokens)",
             f"answers of {work.max_tokens:,} tokens in memory, of half of it in time",
@@ -129,6 +133,18 @@ def footprint_of(policy: Counted, mode: SharingMode, work: Workload) -> Footprin
             *known.notes,
         ),
     )  # fmt: skip
+
+
+def _features(policy: Counted, model: Any, work: Workload, element: int) -> int:
+    """Returns the bytes of the kept features of a frozen tower: a prompt's tokens are taken to be those of its images.
+
+    Some families have features for early layers of the language model beside (`deepstack` of Qwen3-VL).
+    """
+    if policy.vision != "frozen" or not makes_features(model):
+        return 0
+    vectors = 1 + len(getattr(model.config.vision_config, "deepstack_visual_indexes", None) or ())
+    of_prompt = work.prompt_tokens * vectors * int(model.config.get_text_config().hidden_size) * element
+    return min(int(1e9 * policy.kept_features_gb), -(-work.samples // work.group_size) * of_prompt)
 
 
 def _dtype(policy: Counted, work: Workload) -> torch.dtype:
