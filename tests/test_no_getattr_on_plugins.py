@@ -38,7 +38,8 @@ ALLOWED: dict[str, str] = {
         modalities.encoding.prompt_encoder.PromptEncoder._encoded
         modalities.encoding.prompt_encoder.PromptEncoder._token_types
         modalities.encoding.prompt_encoder.PromptEncoder.set_pixels modalities.encoding.validation._tokens
-        modalities.flow.decoding_memory._measured modalities.language.footprint.footprint_of
+        modalities.flow.decoding_memory._measured modalities.language.footprint._features
+        modalities.language.footprint.footprint_of
         modalities.loading.architectures.Part.make modalities.loading.architectures.Part.setting
         modalities.vision_language.VisionLanguage._set_up
         modalities.flow.diffusers_policy.DiffusersPolicy.encoders_on_device
