@@ -73,8 +73,7 @@ ALLOWED: dict[str, str] = {
         modalities.tiny.text.randomise modalities.tokens.attention.use_flex modalities.tokens.attention._switch
         modalities.encoding.segment_attention.takes_segments modalities.encoding.tower.Tower._features
         modalities.encoding.tower.sized
-        modalities.tokens.backbone.Backbone.goes_by_the_mask modalities.tokens.backbone.Backbone.num_axes
-        modalities.tokens.backbone.Backbone.unread_mask
+        modalities.tokens.backbone.Backbone._kinds_of_layers modalities.tokens.backbone.Backbone.num_axes
         modalities.tokens.prefix_packing._masks modalities.video.Video._frame_size
         modalities.video.Video._set_up modalities.video.Video.clips_usage
         modalities.vision_language.VisionLanguage.head modalities.vision_language.VisionLanguage.usage
