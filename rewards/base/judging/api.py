@@ -37,6 +37,8 @@ class ApiJudge:
             raise ConfigError("a judge with a url needs the package openai: pip install 'mmrl[judges]'") from error
         self._openai, self._settings = openai, settings
         self._refused: set[str] = set()  # options that this address does not take
+        # time of the first failure after which nothing was answered: an outage is waited for once, not by each question
+        self._silent_since: float | None = None
 
     def ask(self, questions: Sequence[Question], seeds: Sequence[int]) -> list[Reply | UnansweredError]:
         """Returns the reply to each question, or why there is none that counts.
@@ -59,7 +61,9 @@ class ApiJudge:
                     except ConfigError as error:
                         wrong.append(error)
 
-        transport = _Bounded(httpx2.AsyncHTTPTransport(limits=httpx2.Limits(max_connections=None)))
+        transport = _Bounded(
+            httpx2.AsyncHTTPTransport(limits=httpx2.Limits(max_connections=None, max_keepalive_connections=0))
+        )
         plain = httpx2.AsyncClient(transport=transport, timeout=None, trust_env=False)
         key = os.environ.get(self._settings.key_variable) or "none"
         async with (
@@ -81,8 +85,11 @@ class ApiJudge:
             wait = pause
             try:
                 with anyio.fail_after(self._settings.deadline_seconds):
-                    return await self._once(client, question, seed)
+                    reply = await self._once(client, question, seed)
+                self._silent_since = None
+                return reply
             except UnansweredError as error:
+                self._silent_since = None
                 return error
             except TimeoutError:
                 why = f"no whole reply within {self._settings.deadline_seconds:g} seconds"
@@ -101,7 +108,9 @@ class ApiJudge:
                 why = f"no connection: {error.__cause__ or error}"
             except (openai.APIError, ValueError) as error:  # a response that is no JSON, or of other fields
                 why = f"{type(error).__name__}: {str(error)[:300]}"
-            if time.monotonic() + wait > end:
+            now = time.monotonic()
+            self._silent_since = now if self._silent_since is None else self._silent_since
+            if now + wait > min(end, self._silent_since + self._settings.outage_seconds):
                 return UnansweredError(f"the judge at {self._settings.url} does not answer: {why}")
             await anyio.sleep(wait)
             pause = min(2 * pause, _LONGEST_WAIT)

@@ -92,6 +92,13 @@ def test_a_busy_or_broken_server_is_asked_again(first: tuple[int, Any]) -> None:
     assert isinstance(reply, Reply) and reply.text == "Score: 3" and len(served.bodies) == 2
 
 
+def test_an_outage_is_waited_for_once_and_not_by_each_question() -> None:
+    questions = [Question(f"{number}") for number in range(30)]
+    replies, served = replies_of(lambda body: (500, "gone"), *questions, concurrency=1, outage_seconds=0.6)
+    assert all(isinstance(reply, UnansweredError) for reply in replies)
+    assert 31 <= len(served.bodies) <= 33  # the first is asked again after half a second
+
+
 def test_a_slow_server_is_waited_for_until_the_deadline_only() -> None:
     done = threading.Event()
 
