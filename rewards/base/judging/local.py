@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from textwrap import shorten
-from typing import Any
+from typing import Any, Literal
 
 import torch
 
@@ -23,9 +23,9 @@ class LocalJudge:
             settings: the judge. placement: where it runs.
             sees_images: whether its questions hold images. at_once: questions in one batch.
         """
-        self._settings, self._at_once, self._sees_images = settings, at_once, sees_images
+        self._settings, self._at_once = settings, at_once
         self._vlm = (load_vlm if sees_images else load_text_model)(settings.model, placement)
-        self._tokenizer = self._vlm.processor.tokenizer if sees_images else self._vlm.processor
+        self._tokenizer = self._vlm.tokenizer
 
     @torch.no_grad()
     def ask(self, questions: Sequence[Question], seeds: Sequence[int]) -> list[Reply | UnansweredError]:
@@ -39,10 +39,7 @@ class LocalJudge:
     def _first_words(self, questions: Sequence[Question]) -> list[Reply | UnansweredError]:
         """Returns the log-probs of the first words; a word is all tokens that spell it, whatever their capitals."""
         inputs = self._inputs(questions, "right")
-        last = inputs["attention_mask"].sum(1) - 1  # [B]: the place before the answer
-        with torch.autocast(self._vlm.model.device.type, enabled=False):
-            logits = self._vlm.model(**inputs, use_cache=False).logits
-        log_probs = logits[torch.arange(len(last), device=logits.device), last].float().log_softmax(-1)  # [B, V]
+        log_probs = self._vlm.next_log_probs(inputs)  # [B, V]
         replies: list[Reply | UnansweredError] = []
         for row, (question, length) in enumerate(zip(questions, inputs["attention_mask"].sum(1).tolist(), strict=True)):
             values = [float(log_probs[row, self._tokens_of(word)].logsumexp(0)) for word in question.words]
@@ -83,31 +80,15 @@ class LocalJudge:
                 replies.append(Reply(text, None, int(inputs["attention_mask"][row].sum()), len(tokens[:stop]) + 1))
         return replies
 
-    def _inputs(self, questions: Sequence[Question], side: str) -> Any:
+    def _inputs(self, questions: Sequence[Question], side: Literal["left", "right"]) -> Any:
         """Returns the padded inputs of some questions on the model's device."""
-        chats = [self._chat(question) for question in questions]
-        texts: list[str] = [
-            self._vlm.processor.apply_chat_template(chat, add_generation_prompt=True, tokenize=False) for chat in chats
-        ]
-        start = self._tokenizer.bos_token
-        is_opened = start is not None and texts[0].startswith(start)  # by the template; the tokenizer would again
-        self._tokenizer.padding_side = side
-        options: dict[str, Any] = {"padding": True, "add_special_tokens": not is_opened, "return_tensors": "pt"}
-        if self._sees_images:
-            images = [list(question.images) for question in questions]
-            inputs = self._vlm.processor(text=texts, images=images if any(images) else None, **options)
-        else:
-            inputs = self._tokenizer(texts, **options)
-        return (
-            inputs.to(self._vlm.model.device, self._vlm.model.dtype)
-            if self._sees_images
-            else inputs.to(self._vlm.model.device)
-        )
+        chats, images = [self._chat(question) for question in questions], [question.images for question in questions]
+        return self._vlm.inputs(chats, images, side)
 
     def _chat(self, question: Question) -> list[dict[str, Any]]:
         def content(text: str, num_images: int) -> Any:
             parts = [{"type": "image"}] * num_images + [{"type": "text", "text": text}]
-            return parts if self._sees_images else text
+            return parts if self._vlm.sees_images else text
 
         system = [{"role": "system", "content": content(question.system, 0)}] if question.system else []
         return [*system, {"role": "user", "content": content(question.text, len(question.images))}]
@@ -133,7 +114,7 @@ def load_text_model(model: str, placement: Placement) -> Vlm:
         raise ConfigError(f"{model!r} has no chat template; give a model that is tuned to follow instructions")
     if tokenizer.pad_token is None:
         tokenizer.pad_token = tokenizer.eos_token
-    return Vlm(network.to(placement.device).eval().requires_grad_(False), tokenizer)
+    return Vlm(network.to(placement.device).eval().requires_grad_(False), tokenizer, sees_images=False)
 
 
 def _ends(model: Any, tokenizer: Any) -> set[int]:

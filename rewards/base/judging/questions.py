@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +26,10 @@ class Question:
 
     def digest(self) -> str:
         """Returns a name that is equal for equal questions, pixel for pixel."""
+        return self._digest
+
+    @cached_property  # each judge and each vote asks for it
+    def _digest(self) -> str:
         hashed = blake2b(digest_size=20)
         for part in (self.text, self.system, repr(self.words), repr(self.schema)):
             hashed.update(f"{len(part)}:{part}".encode(errors="surrogatepass"))

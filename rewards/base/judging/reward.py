@@ -245,23 +245,24 @@ class JudgeReward(Checked, ABC):
 
     def _by_groups(self, batch: RewardBatch) -> Tensor:
         """Returns the scores of questions that show a whole group, in a random order: no place has an advantage."""
-        questions, orders = [], []
+        questions: list[Question] = []
+        readers: list[Reader] = []
+        members: list[int] = []
         for rows in map(Tensor.tolist, batch.members()):
+            if not rows:
+                continue
             order = torch.randperm(len(rows), generator=generator(*(batch.seeds[row] for row in rows))).tolist()
-            orders.append([rows[place] for place in order])
-            pictures = [self.shown(batch, row) for row in orders[-1]]
-            values = {"answers": numbered([answer for _, answer in pictures]), "count": str(len(rows))}
-            images = [image for own, _ in pictures for image in own]
-            questions.append(self._question(batch, rows[0], values, count=len(rows), images=images) if rows else None)
-        asked = [(question, order) for question, order in zip(questions, orders, strict=True) if question is not None]
-        # one number for each member: a reply is read once for each, all from the same memory
+            shown = [self.shown(batch, rows[place]) for place in order]
+            values = {"answers": numbered([answer for _, answer in shown]), "count": str(len(rows))}
+            images = [image for own, _ in shown for image in own]
+            question = self._question(batch, rows[0], values, count=len(rows), images=images)
+            # one number for each member: the question is asked once, and its reply read for each
+            questions += [question] * len(rows)
+            readers += [self._member_reader(len(rows), place) for place in range(len(rows))]
+            members += [rows[place] for place in order]
         scores: list[float | UnansweredError] = [0.5] * len(batch)
-        for place in range(max((len(order) for _, order in asked), default=0)):
-            part = [(question, order) for question, order in asked if place < len(order)]
-            readers = [self._member_reader(len(order), place) for _, order in part]
-            values_of = self._values([question for question, _ in part], readers, batch)
-            for (_, order), value in zip(part, values_of, strict=True):
-                scores[order[place]] = value
+        for member, value in zip(members, self._values(questions, readers, batch), strict=True):
+            scores[member] = value
         return _whole(scores)
 
     def _member_reader(self, count: int, place: int) -> Reader:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from textwrap import shorten
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from torch import Tensor
@@ -27,17 +27,22 @@ TEMPLATE = (
 
 @dataclass(frozen=True)
 class Vlm:
-    """A frozen image-text-to-text model of transformers and its processor, which pads on the right.
+    """A frozen image-text-to-text model of transformers and its processor.
 
-    There padding stands behind the question, where a causal model does not see it, and no position moves.
+    Questions are padded on the right: behind them, where a causal model does not see it, and no position moves.
     """
 
     model: Any
     processor: Any
+    sees_images: bool = True  # False: a model of text alone, whose tokenizer stands in the place of the processor
+
+    @property
+    def tokenizer(self) -> Any:
+        return self.processor.tokenizer if self.sees_images else self.processor
 
     def token(self, answer: str) -> int:
         """Returns the id of an answer that is one token; raises ConfigError for an answer of more tokens."""
-        tokens = self.processor.tokenizer.encode(answer, add_special_tokens=False)
+        tokens = self.tokenizer.encode(answer, add_special_tokens=False)
         if len(tokens) != 1:
             raise ConfigError(
                 f"the answer {answer!r} must be one token, got {len(tokens)} with this model's tokenizer; spaces before"
@@ -52,20 +57,29 @@ class Vlm:
         The images of a question stand before it, in their order. Raises ValueError where the processor cannot join
         images and questions, such as one with a mark for an image.
         """
-        messages = [
+        chats = [
             [{"role": "user", "content": [{"type": "image"}] * len(shown) + [{"type": "text", "text": question}]}]
             for shown, question in zip(images, questions, strict=True)
         ]
-        texts: list[str] = self.processor.apply_chat_template(messages, add_generation_prompt=True)
-        start = self.processor.tokenizer.bos_token
+        return self.next_log_probs(self.inputs(chats, images, "right"))[:, list(tokens)]
+
+    def inputs(self, chats: Sequence[Any], images: "Sequence[Sequence[Image]]", side: Literal["left", "right"]) -> Any:
+        """Returns the inputs of B chats and their images on the model's device, padded on a side."""
+        texts: list[str] = [
+            self.processor.apply_chat_template(chat, add_generation_prompt=True, tokenize=False) for chat in chats
+        ]
+        start = self.tokenizer.bos_token
         is_opened = start is not None and texts[0].startswith(start)  # by the template; the tokenizer would again
-        inputs = self.processor(
-            text=texts,
-            images=[list(shown) for shown in images],
-            padding=True,
-            add_special_tokens=not is_opened,
-            return_tensors="pt",
-        ).to(self.model.device, self.model.dtype)
+        self.tokenizer.padding_side = side
+        options = {"padding": True, "add_special_tokens": not is_opened, "return_tensors": "pt"}
+        if not self.sees_images:
+            return self.tokenizer(texts, **options).to(self.model.device)
+        shown = [list(own) for own in images] if any(images) else None
+        return self.processor(text=texts, images=shown, **options).to(self.model.device, self.model.dtype)
+
+    @torch.no_grad()
+    def next_log_probs(self, inputs: Any) -> Tensor:
+        """Returns [B, V] float32: the log-probs of the token behind each input, which is padded on the right."""
         last = inputs["attention_mask"].sum(1) - 1  # [B]: the place before the answer
         places, column = last.unique(return_inverse=True)
         with torch.autocast(self.model.device.type, enabled=False):
@@ -74,7 +88,7 @@ class Vlm:
             else:
                 logits = self.model(**inputs, use_cache=False).logits[:, places]
         rows = torch.arange(len(last), device=logits.device)
-        log_probs: Tensor = logits[rows, column].float().log_softmax(-1)[:, list(tokens)]
+        log_probs: Tensor = logits[rows, column].float().log_softmax(-1)
         return log_probs
 
 
@@ -109,7 +123,6 @@ def load_vlm(model: str, placement: Placement) -> Vlm:
         ) from error
     if getattr(processor, "chat_template", None) is None:
         raise ConfigError(f"{model!r} has no chat template; give a model that is tuned to follow instructions")
-    processor.tokenizer.padding_side = "right"
     return Vlm(network.to(placement.device).eval().requires_grad_(False), processor)
 
 
