@@ -8,13 +8,13 @@ from typing import Any
 
 import torch
 
-from mmrl.commands.judge_attack import ready
 from mmrl.core.contracts import ConfigError
 from mmrl.core.data import Outputs, Prompt
 from mmrl.media.pictures import StoredPicture, as_tensor
 from mmrl.prompts.row_files import RawRow, Source
+from mmrl.prompts.row_pictures import BadRow, PictureFolder
 from mmrl.scoring.scorer import Scorer
-from mmrl.scoring.standalone import judge
+from mmrl.scoring.standalone import judge, scorer_of
 
 Z = 1.959963984540054  # of an interval of 95%
 _TIE = 1e-6  # up to which two scores are equal
@@ -148,29 +148,23 @@ def _media(row: RawRow) -> tuple[StoredPicture, ...]:
 def _output(row: RawRow, name: str) -> Any:
     """Returns an output of a row: a picture, or a text that names no file of the row's folder."""
     value = row.values.get(name)
-    if isinstance(value, str) and _file(row, value) is None:
-        return value
-    return _picture(row, name)
+    try:
+        return PictureFolder(row.images).picture(value, name)
+    except BadRow as error:
+        if isinstance(value, str):
+            return value
+        raise _no_picture(row, name, error) from error
 
 
 def _picture(row: RawRow, name: str) -> StoredPicture:
-    value = row.values.get(name)
-    content = value.get("bytes") if isinstance(value, Mapping) else value
-    if isinstance(content, bytes | bytearray | memoryview):
-        return StoredPicture(f"{row.place}, {name}", content=bytes(content))
-    path = value.get("path") if isinstance(value, Mapping) else value
-    found = _file(row, path) if isinstance(path, str) else None
-    if found is None:
-        raise ConfigError(f"{row.place}: the field {name!r} must be a text, a picture or its file, got {value!r:.80}")
-    return StoredPicture(str(path), path=found)
+    try:
+        return PictureFolder(row.images).picture(row.values.get(name), name)
+    except BadRow as error:
+        raise _no_picture(row, name, error) from error
 
 
-def _file(row: RawRow, name: str) -> Path | None:
-    """Returns the file of a name in the folder of the rows; None where there is none, or it is outside."""
-    if not name or len(name) > 1000 or "\x00" in name or "\n" in name or row.images is None:
-        return None
-    path = (row.images / name).resolve()
-    return path if path.is_relative_to(row.images.resolve()) and path.is_file() else None
+def _no_picture(row: RawRow, name: str, error: BadRow) -> ConfigError:
+    return ConfigError(f"{row.place}: the field {name!r} must be a text, a picture or its file: {error}")
 
 
 # ---- agreement
@@ -202,7 +196,7 @@ def agree(
     if not pairs:
         raise ConfigError(f"there is no pair with a preference in {data!r}")
     with TemporaryDirectory() as folder:
-        scorer = ready(section, Path(folder) if is_tiny else None, device)
+        scorer = scorer_of([section], device=device, twins=Path(folder) if is_tiny else None)
         points = [_points(scorer, pair, number) for number, pair in enumerate(pairs)]
     aspects = list(dict.fromkeys(pair.aspect for pair in pairs))
     every = list(zip(pairs, points, strict=True))

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
@@ -10,14 +10,13 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from mmrl.core.config import ScoringSettings
-from mmrl.core.contracts import ConfigError, Placement, Reward, Twinned
+from mmrl.core.contracts import ConfigError, Reward
 from mmrl.core.data import Outputs, Prompt
 from mmrl.core.reward_batches import check_prompts
 from mmrl.media.pictures import as_tensor
 from mmrl.prompts.row_files import Source
-from mmrl.scoring.scorer import Scorer, build_scorer
-from mmrl.scoring.standalone import judge
+from mmrl.scoring.scorer import Scorer
+from mmrl.scoring.standalone import judge, scorer_of
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -133,31 +132,24 @@ def attack(
         ConfigError: a reward of neither texts nor images, or a row that it cannot judge by.
     """
     with TemporaryDirectory() as folder:
-        scorer = ready(section, Path(folder) if is_tiny else None, device)
+        scorer = scorer_of([section], device=device, twins=Path(folder) if is_tiny else None)
         reward = scorer.terms[0].reward
         if not {"texts", "images"} & reward.needs:
             needs = ", ".join(sorted(reward.needs)) or "nothing"
             raise ConfigError(f"attacks are on rewards of texts or images; {section['name']!r} needs {needs}")
         prompts = _prompts(rows, reward)
         if "images" in reward.needs:
-            return [_of_images(scorer, name, prompts) for name in image_attacks(prompts[0], 0)]
-        attempts = []
-        for name in text_attacks(prompts[0]):
-            tries = [(prompt, text_attacks(prompt)[name]) for prompt in prompts]
+            pictures = [image_attacks(prompt, seed) for seed, prompt in enumerate(prompts)]
+            return [
+                _of_images(scorer, name, prompts, torch.stack([one[name] for one in pictures])) for name in pictures[0]
+            ]
+        attempts, answers = [], [text_attacks(prompt) for prompt in prompts]
+        for name in answers[0]:
+            tries = [(prompt, own[name]) for prompt, own in zip(prompts, answers, strict=True)]
             attempts.append(_of_texts(scorer, name, tries))
             in_tags = [(prompt, wrapped(answer)) for prompt, answer in tries]
             attempts.append(_of_texts(scorer, f"{name}, in tags", in_tags))
         return attempts
-
-
-def ready(section: Mapping[str, Any], twin: Path | None, device: str) -> Scorer:
-    """Returns the scorer of one reward, with its weights loaded; `twin`: the folder of its random small twin."""
-    scorer = build_scorer([dict(section)], ScoringSettings(max_failed_share=1.0), None)
-    reward = scorer.terms[0].reward
-    if twin is not None and isinstance(reward, Twinned):
-        scorer = replace(scorer, terms=(replace(scorer.terms[0], reward=reward.tiny(0, twin)),))
-    scorer.prepare(Placement(torch.device(device), torch.float32))
-    return scorer
 
 
 def _prompts(rows: Path | None, reward: Reward) -> list[Prompt]:
@@ -203,8 +195,7 @@ def _of_texts(scorer: Scorer, name: str, tries: Sequence[tuple[Prompt, str]]) ->
     return _attempt(name, values, sum(won), len(tries))
 
 
-def _of_images(scorer: Scorer, name: str, prompts: Sequence[Prompt]) -> Attempt:
-    images = torch.stack([image_attacks(prompt, seed)[name] for seed, prompt in enumerate(prompts)])
+def _of_images(scorer: Scorer, name: str, prompts: Sequence[Prompt], images: Tensor) -> Attempt:
     if scorer.terms[0].reward.granularity == "group":
         raise ConfigError("attacks with images are on rewards that judge each image alone")
     return _alone(scorer, name, prompts, Outputs(images=images))

@@ -4,13 +4,14 @@ import logging
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, get_args
 
 import torch
 from torch import Tensor
 
 from mmrl.core.config import ScoringSettings
-from mmrl.core.contracts import ConfigError, Placement
+from mmrl.core.contracts import ConfigError, Placement, Twinned
 from mmrl.core.data import Outputs, Prompt, Rollout
 from mmrl.core.keys import GroupKey
 from mmrl.core.reward_batches import check_prompts, refuse_dense
@@ -18,16 +19,20 @@ from mmrl.parsing.actions.action import Action
 from mmrl.parsing.actions.dialects import DIALECTS, DialectName
 from mmrl.parsing.answers import ParseError
 from mmrl.parsing.coordinates import Canvas, Convention
-from mmrl.scoring.scorer import Judgement, Scorer, build_scorer
+from mmrl.scoring.scorer import Judgement, RewardTerm, Scorer, build_scorer
 
 log = logging.getLogger(__name__)
 
 
 def scorer_of(
-    rewards: Sequence[str | Mapping[str, Any]], *, mix: Mapping[str, Any] | None = None, device: str = "cpu"
+    rewards: Sequence[str | Mapping[str, Any]],
+    *,
+    mix: Mapping[str, Any] | None = None,
+    device: str = "cpu",
+    twins: Path | None = None,
 ) -> Scorer:
     """Builds rewards by name, or by sections as in a config (`{name: box_iou, kind: giou, weight: 0.5}`), ready to
-    judge.
+    judge; with `twins`, a folder, their random small twins, which are written there.
 
     Raises ConfigError for an unknown name or setting, a dense reward, and weights that cannot be loaded.
     """
@@ -39,10 +44,16 @@ def scorer_of(
     scorer = build_scorer(sections, ScoringSettings(max_failed_share=1.0), None if mix is None else dict(mix))
     for term in scorer.terms:
         refuse_dense(term.name, term.reward)
+    if twins is not None:
+        scorer = replace(scorer, terms=tuple(_with_twin(term, twins / str(n)) for n, term in enumerate(scorer.terms)))
     needs_models = any("model" in term.reward.needs for term in scorer.terms)
     with _quiet() if needs_models else nullcontext():  # what is not needed is not imported
         scorer.prepare(Placement(_device(device), torch.float32))
     return scorer
+
+
+def _with_twin(term: RewardTerm, folder: Path) -> RewardTerm:
+    return replace(term, reward=term.reward.tiny(0, folder)) if isinstance(term.reward, Twinned) else term
 
 
 def _device(name: str) -> torch.device:
