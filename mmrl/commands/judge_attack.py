@@ -3,6 +3,7 @@
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from io import BytesIO
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
@@ -12,9 +13,10 @@ from torch import Tensor
 
 from mmrl.core.contracts import ConfigError, Reward
 from mmrl.core.data import Outputs, Prompt
-from mmrl.core.reward_batches import check_prompts
-from mmrl.media.pictures import as_tensor
-from mmrl.prompts.row_files import Source
+from mmrl.core.reward_batches import IMAGE, check_prompts
+from mmrl.media.pictures import StoredPicture, as_tensor
+from mmrl.prompts.row_files import RawRow, Source
+from mmrl.prompts.row_pictures import BadRow, PictureFolder
 from mmrl.scoring.scorer import Scorer
 from mmrl.scoring.standalone import judge, scorer_of
 
@@ -122,8 +124,9 @@ def attack(
     """Returns what each attack on a reward achieved.
 
     A score counts as rewarded where it is above the middle of the reward's range (above 0 where that has no ends). A
-    reward that compares a group sees the attack beside the row's right answer, and rewards it by preferring it, in at
-    least one of both places.
+    reward that compares a group sees the attack beside the row's right answer (of images: that answer as writing), and
+    rewards it by preferring it, in at least one of both places. A reward that reads the prompt's image gets that of the
+    row, or a grey one.
 
     Args:
         section: the reward with its settings, as in a config. rows: a file of prompts with targets; None: `ROWS`.
@@ -137,18 +140,17 @@ def attack(
         if not {"texts", "images"} & reward.needs:
             needs = ", ".join(sorted(reward.needs)) or "nothing"
             raise ConfigError(f"attacks are on rewards of texts or images; {section['name']!r} needs {needs}")
-        prompts = _prompts(rows, reward)
+        prompts, attempts = _prompts(rows, reward), []
         if "images" in reward.needs:
             pictures = [image_attacks(prompt, seed) for seed, prompt in enumerate(prompts)]
-            return [
-                _of_images(scorer, name, prompts, torch.stack([one[name] for one in pictures])) for name in pictures[0]
-            ]
-        attempts, answers = [], [text_attacks(prompt) for prompt in prompts]
+            for name in pictures[0]:
+                attempts.append(_tried(scorer, name, prompts, [one[name] for one in pictures]))
+            return attempts
+        answers = [text_attacks(prompt) for prompt in prompts]
         for name in answers[0]:
-            tries = [(prompt, own[name]) for prompt, own in zip(prompts, answers, strict=True)]
-            attempts.append(_of_texts(scorer, name, tries))
-            in_tags = [(prompt, wrapped(answer)) for prompt, answer in tries]
-            attempts.append(_of_texts(scorer, f"{name}, in tags", in_tags))
+            own = [one[name] for one in answers]
+            attempts.append(_tried(scorer, name, prompts, own))
+            attempts.append(_tried(scorer, f"{name}, in tags", prompts, list(map(wrapped, own))))
         return attempts
 
 
@@ -159,12 +161,14 @@ def _prompts(rows: Path | None, reward: Reward) -> list[Prompt]:
         for row in Source(str(rows)).rows():
             if row.fault is not None or not isinstance(row.values.get("prompt"), str):
                 raise ConfigError(f"{row.place}: {row.fault or 'a row needs a field prompt, a text'}")
-            prompts.append(Prompt(row.values["prompt"], target=row.values, source=row.place))
+            image = _image(row, reward)
+            prompts.append(Prompt(row.values["prompt"], image, target=row.values, source=row.place))
         if not prompts:
             raise ConfigError(f"there is no row in {rows}")
         return prompts
     fields = {need.partition(".")[2] for need in reward.needs if need.startswith("target.")}
-    every = [Prompt(row["prompt"], target={name: list(RULES) for name in fields} | dict(row)) for row in ROWS]
+    image = _image(None, reward)
+    every = [Prompt(row["prompt"], image, target={name: list(RULES) for name in fields} | dict(row)) for row in ROWS]
     prompts, why = [], ""
     for prompt in every:
         try:
@@ -177,35 +181,59 @@ def _prompts(rows: Path | None, reward: Reward) -> list[Prompt]:
     return prompts
 
 
-def _of_texts(scorer: Scorer, name: str, tries: Sequence[tuple[Prompt, str]]) -> Attempt:
+def _image(row: RawRow | None, reward: Reward) -> tuple[StoredPicture, ...]:
+    """Returns the image of a prompt, a grey one where the row has none; nothing where the reward reads none."""
+    if IMAGE not in reward.needs:
+        return ()
+    if row is not None and row.values.get("image") is not None:
+        try:
+            return (PictureFolder(row.images).picture(row.values["image"], "image"),)
+        except BadRow as error:
+            raise ConfigError(f"{row.place}: the field image must be a picture or its file: {error}") from error
+    from PIL import Image
+
+    content = BytesIO()
+    Image.new("RGB", (SIDE, SIDE), "grey").save(content, "PNG")
+    return (StoredPicture("a grey picture", content=content.getvalue()),)
+
+
+def _tried(scorer: Scorer, name: str, prompts: Sequence[Prompt], attacks: Sequence[str | Tensor]) -> Attempt:
+    """Returns what one attack on each prompt achieved."""
     if scorer.terms[0].reward.granularity != "group":
-        return _alone(scorer, name, [prompt for prompt, _ in tries], _texts([answer for _, answer in tries]))
-    rivals = [str(prompt.target.get("answer", "")) for prompt, _ in tries]
+        return _alone(scorer, name, prompts, attacks)
+    rivals = [str(prompt.target.get("answer", "")) for prompt in prompts]
     if not all(rivals):
         raise ConfigError("a reward that compares a group needs rows with a field answer, which attacks are put beside")
-    places = []
-    for is_first in (True, False):
-        pairs = [(one, rival) if is_first else (rival, one) for (_, one), rival in zip(tries, rivals, strict=True)]
-        doubled = [prompt for prompt, _ in tries for _ in range(2)]
-        both = _values(scorer, doubled, _texts([text for pair in pairs for text in pair]))
-        attacks, honest = (both[::2], both[1::2]) if is_first else (both[1::2], both[::2])
-        places.append([(attack, attack > rival) for attack, rival in zip(attacks, honest, strict=True)])
-    values = [one for place in places for one, _ in place]
-    won = [any(place[row][1] for place in places) for row in range(len(tries))]
-    return _attempt(name, values, sum(won), len(tries))
+    honest = [one if isinstance(attack, str) else as_tensor(_written(one, "white"))
+              for one, attack in zip(rivals, attacks, strict=True)]  # fmt: skip
+    return _beside(scorer, name, prompts, attacks, honest)
 
 
-def _of_images(scorer: Scorer, name: str, prompts: Sequence[Prompt], images: Tensor) -> Attempt:
-    if scorer.terms[0].reward.granularity == "group":
-        raise ConfigError("attacks with images are on rewards that judge each image alone")
-    return _alone(scorer, name, prompts, Outputs(images=images))
-
-
-def _alone(scorer: Scorer, name: str, prompts: Sequence[Prompt], outputs: Outputs) -> Attempt:
+def _alone(scorer: Scorer, name: str, prompts: Sequence[Prompt], attacks: Sequence[str | Tensor]) -> Attempt:
     low, high = scorer.terms[0].reward.range
     middle = (low + high) / 2 if math.isfinite(low) and math.isfinite(high) else 0.0
-    values = _values(scorer, prompts, outputs)
+    values = _values(scorer, prompts, attacks)
     return _attempt(name, values, sum(value > middle for value in values), len(prompts))
+
+
+def _beside(
+    scorer: Scorer,
+    name: str,
+    prompts: Sequence[Prompt],
+    attacks: Sequence[str | Tensor],
+    honest: Sequence[str | Tensor],
+) -> Attempt:
+    """Returns how often an attack is preferred to the right answer of its prompt, in one of both places."""
+    doubled = [prompt for prompt in prompts for _ in range(2)]
+    places = []
+    for is_first in (True, False):
+        pairs = zip(attacks, honest, strict=True) if is_first else zip(honest, attacks, strict=True)
+        both = _values(scorer, doubled, [one for pair in pairs for one in pair])
+        own, rivals = (both[::2], both[1::2]) if is_first else (both[1::2], both[::2])
+        places.append([(one, one > rival) for one, rival in zip(own, rivals, strict=True)])
+    values = [one for place in places for one, _ in place]
+    won = [any(place[row][1] for place in places) for row in range(len(prompts))]
+    return _attempt(name, values, sum(won), len(prompts))
 
 
 def _attempt(name: str, values: Sequence[float], rewarded: int, tried: int) -> Attempt:
@@ -214,16 +242,21 @@ def _attempt(name: str, values: Sequence[float], rewarded: int, tried: int) -> A
     return Attempt(name, tried, rewarded, unjudged, sum(judged) / len(judged) if judged else None)
 
 
-def _values(scorer: Scorer, prompts: Sequence[Prompt], outputs: Outputs) -> list[float]:
+def _values(scorer: Scorer, prompts: Sequence[Prompt], attacks: Sequence[str | Tensor]) -> list[float]:
     group = list(range(len(prompts)))
     if scorer.terms[0].reward.granularity == "group":
         group = [number // 2 for number in group]
+    outputs = _outputs(attacks)
     return [float(value) for value in judge(scorer, list(prompts), outputs, group=group).scores.values[:, 0]]
 
 
-def _texts(texts: Sequence[str]) -> Outputs:
+def _outputs(attacks: Sequence[str | Tensor]) -> Outputs:
+    """Returns texts or pictures, which are not mixed, as outputs."""
+    texts = tuple(one for one in attacks if isinstance(one, str))
+    if not texts:
+        return Outputs(images=torch.stack([one for one in attacks if isinstance(one, Tensor)]))
     counts = torch.tensor([max(1, len(text.split())) for text in texts])
-    return Outputs(texts=tuple(texts), is_finished=torch.ones(len(texts), dtype=torch.bool), num_tokens=counts)
+    return Outputs(texts=texts, is_finished=torch.ones(len(texts), dtype=torch.bool), num_tokens=counts)
 
 
 def table(attempts: Sequence[Attempt]) -> str:

@@ -74,6 +74,41 @@ def test_pictures_that_show_nothing(planted: Path) -> None:
     assert written.shape == (3, 256, 256) and 0 < (written < 0.5).float().mean() < 0.1
 
 
+def test_a_judge_of_groups_of_images_sees_the_right_answer_as_writing(planted: Path) -> None:
+    inner = {"name": "python", "function": "planted_judges:light"}
+    attempts = {one.name: one for one in attack({"name": "win_rate", "reward": inner})}
+    assert attempts["white"].rewarded == 8  # lighter than black writing on white
+    assert attempts["black"].rewarded == attempts["grey"].rewarded == 0
+
+
+KEPT = """
+from dataclasses import dataclass
+from mmrl.media.pictures import as_tensor
+
+@dataclass(frozen=True)
+class Kept:
+    source, range, granularity, differentiable = "planted", (0.0, 1.0), "sample", False
+    needs, batch_size = frozenset({"images", "prompt.image"}), None
+
+    def score(self, batch):
+        sources = [as_tensor(prompt.media[0].load()).mean() for prompt in batch.prompts]
+        return 1 - (batch.outputs.images.mean((1, 2, 3)) - batch.outputs.images.new_tensor(sources)).abs()
+"""
+
+
+def test_a_judge_of_edits_sees_the_image_of_the_row_or_a_grey_one(planted: Path) -> None:
+    own(planted, KEPT)
+    Image.new("RGB", (8, 8), "white").save(planted / "white.png")
+    (planted / "rows.jsonl").write_text('{"prompt": "x", "image": "white.png"}\n')
+    attempts = {one.name: one for one in attack({"name": "planted_judges:Kept"}, rows=planted / "rows.jsonl")}
+    assert (attempts["white"].mean, attempts["black"].mean) == (1, 0)
+    grey = {one.name: one for one in attack({"name": "planted_judges:Kept"})}["grey"]
+    assert grey.mean == pytest.approx(1, abs=0.003)  # 8 bits have no half
+    (planted / "rows.jsonl").write_text('{"prompt": "x", "image": "none.png"}\n')
+    with pytest.raises(ConfigError, match="the field image must be a picture"):
+        attack({"name": "planted_judges:Kept"}, rows=planted / "rows.jsonl")
+
+
 def test_rows_of_ones_own(tmp_path: Path) -> None:
     (tmp_path / "rows.jsonl").write_text('{"prompt": "x", "answer": "Solution"}\n')
     attempts = {one.name: one for one in attack({"name": "exact_answer"}, rows=tmp_path / "rows.jsonl")}
