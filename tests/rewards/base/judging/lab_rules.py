@@ -32,7 +32,7 @@ def closeness(text: str, box: list[float]) -> float:
     return round(1 / (1 + squared / 100), 6)
 
 
-def drawn(image: Tensor, prompt: Any) -> float:
+def likeness(image: Tensor, prompt: Any) -> float:
     """Returns the shapes lab's graded score of an image [3, 32, 32], which is rounded to 8 bits before."""
     return _graded((image * 255).round().clamp(0, 255) / 255, prompt.text)
 
@@ -42,7 +42,7 @@ def _graded(image: Tensor, text: str) -> float:
     return round(float(verify(contiguous, [text]).graded[0]), 6)
 
 
-def asked_for_closeness(body: Mapping[str, Any]) -> tuple[int, Any]:
+def reply_by_closeness(body: Mapping[str, Any]) -> tuple[int, Any]:
     """Answers as `closeness` judges."""
     found = re.search(r"^box (.*?)\nanswer (.*)\nend$", body["messages"][-1]["content"], re.DOTALL | re.MULTILINE)
     assert found is not None, "the question of CLICKS"
@@ -50,8 +50,8 @@ def asked_for_closeness(body: Mapping[str, Any]) -> tuple[int, Any]:
     return 200, chat(f"Score: {closeness(found[2], box):.6f}")
 
 
-def asked_for_drawn(body: Mapping[str, Any]) -> tuple[int, Any]:
-    """Answers as `drawn` judges."""
+def reply_by_likeness(body: Mapping[str, Any]) -> tuple[int, Any]:
+    """Answers as `likeness` judges."""
     picture, question = body["messages"][-1]["content"]
     content = base64.b64decode(picture["image_url"]["url"].partition(",")[2])
     found = re.search(r"^image of (.*)$", question["text"], re.MULTILINE)
@@ -82,9 +82,9 @@ class Judged:
 
 
 CLICKS = Judged(
-    "lab/grpo", "closeness", "text_judge", "box {target.box}\nanswer {answer}\nend", asked_for_closeness
+    "lab/grpo", "closeness", "text_judge", "box {target.box}\nanswer {answer}\nend", reply_by_closeness
 )  # fmt: skip
-IMAGES = Judged("lab/flow_grpo", "drawn", "vlm_judge", "image of {prompt}", asked_for_drawn)
+IMAGES = Judged("lab/flow_grpo", "likeness", "vlm_judge", "image of {prompt}", reply_by_likeness)
 
 
 def trained(lab: Judged, section: Mapping[str, Any], seed: int, iterations: int, folder: Path) -> dict[str, Tensor]:

@@ -11,10 +11,10 @@ from tests.rewards.base.judging.lab_rules import (
     CLICKS,
     IMAGES,
     Judged,
-    asked_for_closeness,
     closeness,
-    drawn,
+    likeness,
     num_different,
+    reply_by_closeness,
     trained,
 )
 from tests.rewards.base.judging.openai_server import chat, serving
@@ -24,9 +24,9 @@ def test_the_rules_by_hand() -> None:
     assert closeness("<answer>(20, 30)</answer>", [10, 20, 30, 40]) == 1
     assert closeness("<answer>(30, 30)</answer>", [10, 20, 30, 40]) == 0.5  # ten pixels away
     assert closeness("there", [10, 20, 30, 40]) == 0
-    assert drawn(torch.full((3, 32, 32), 0.08), Prompt("red circle top left")) < 0.5
+    assert likeness(torch.full((3, 32, 32), 0.08), Prompt("red circle top left")) < 0.5
     question = "box [10, 20, 30, 40]\nanswer <answer>(30, 30)</answer>\nend\n\nAnswer with ..."
-    assert asked_for_closeness({"messages": [{"content": question}]}) == (200, chat("Score: 0.500000"))
+    assert reply_by_closeness({"messages": [{"content": question}]}) == (200, chat("Score: 0.500000"))
 
 
 @pytest.mark.slow  # trains three times
