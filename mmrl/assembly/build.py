@@ -20,6 +20,7 @@ from mmrl.core.contracts import Closing, ConfigError, Differentiable, Loss, Moda
 from mmrl.core.data import WeightsName
 from mmrl.core.declarations import MixDeclaration, PolicyDeclaration
 from mmrl.core.keys import seed_from
+from mmrl.core.lab_models import resolve_lab
 from mmrl.plans.offline import brings_log_probs
 from mmrl.prompts.curriculum import Curriculum
 from mmrl.prompts.filtering import readable, reader_of
@@ -36,7 +37,6 @@ from mmrl.training.reward_gradients import requires_gradients
 from mmrl.training.rollouts import Collector
 from mmrl.training.trainer import OF_REWARD, Trainer
 
-LAB = "lab:"  # begins the name of an embedded lab in the place of a model
 _TAKES = {"advantage": "(scores, paths=None)", "loss": "(measures, batch)"}  # what these are called with
 
 
@@ -73,25 +73,6 @@ def _refuse_other_call(kind: str, name: str, plugin: Any, takes: str) -> None:
         signature(plugin).bind("scores or measures", "paths or batch")
     except TypeError as error:
         raise ConfigError(f"{kind} {name!r} is called with {takes}: {error} (see mmrl/core/contracts.py)") from error
-
-
-def lab_of(settings: Plugin) -> str | None:
-    """Returns the name of the embedded lab of `model: lab:NAME`; None for any other model."""
-    model = settings.get("model")
-    return model.removeprefix(LAB) if isinstance(model, str) and model.startswith(LAB) else None
-
-
-def resolve_lab(settings: Plugin) -> Plugin:
-    """Returns the settings with the folder of an embedded lab in the place of `model: lab:NAME`."""
-    lab = lab_of(settings)
-    if lab is None:
-        return settings
-    from mmrl import labs
-
-    try:
-        return {**settings, "model": str(labs.checkpoint(lab))}
-    except ValueError as error:
-        raise ConfigError(f"modality.model: {error}") from error
 
 
 @contextmanager

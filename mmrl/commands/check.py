@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from mmrl.assembly import batches, costs
-from mmrl.assembly.build import build, closing, judged_by_settings, lab_of, make_trainer, resolve_lab
+from mmrl.assembly.build import build, closing, judged_by_settings, make_trainer
 from mmrl.assembly.compatibility import EvaluationParts, Parts, example_plan
 from mmrl.assembly.forecast import forecast, known_gpu
 from mmrl.assembly.group_checks import missing_tree, plans_of_iteration, shared_work, shrunk_groups
@@ -23,6 +23,7 @@ from mmrl.core.config import DatasetSettings, Plugin, PromptSettings, RunConfig
 from mmrl.core.contracts import EngineTwinned, Placement, PromptSharing, Provable, Shrinking, Sized
 from mmrl.core.data import Prompt
 from mmrl.core.declarations import AdvantageDeclaration
+from mmrl.core.lab_models import lab_of, resolve_lab
 from mmrl.media.roles import role_of
 from mmrl.plans.offline import LOG_PROBS, restated
 from mmrl.prompts.datasets import missing_files

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from mmrl.assembly.build import lab_of
+from mmrl.core.lab_models import lab_of
 from mmrl.assembly.compatibility import final_weights
 from mmrl.core.config import Plugin, dump_yaml, label_of
 from mmrl.core.contracts import Loadable, Usage

@@ -106,6 +106,8 @@ class Placement:
     # number of calls to the maximum over processes. A process with fewer calls makes dummy calls up to that number.
     # None: each process makes its calls on its own.
     maximum: Callable[[int], int] | None = None
+    # Nothing of the plug-in is trained: all of its weights have `dtype`, and none has a gradient.
+    is_frozen: bool = False
 
 
 # ---- policies

@@ -16,6 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 
 from mmrl.core.checked import Checked, bound_in_words, refusal
 from mmrl.core.declarations import DECLARATIONS
+from mmrl.core.lab_models import resolve_lab
 from mmrl.core.misspelt import refuse_misspelt
 from mmrl.core.plugin_files import plugin_files
 from mmrl.system.errors import ConfigError
@@ -28,6 +29,7 @@ NESTED: Kind = "rewards"  # its files stand in folders by what they judge; those
 INNER: dict[str, Kind] = {  # a field whose type is this protocol holds an inner plug-in of this kind
     "Advantage": "advantages",
     "Environment": "environments",
+    "Modality": "modalities",
     "Reward": "rewards",
     "Sampler": "samplers",
 }
@@ -202,7 +204,7 @@ def _built(hint: Any, kind: Kind, value: Any, place: str) -> Any:
     if not isinstance(value, Mapping) or get_origin(hint) in (tuple, dict):
         raise ConfigError(f"{place} is {shape} such as {{name: ...}} of {kind}, got {value!r}")
     try:
-        built = build(kind, value)
+        built = build(kind, resolve_lab(value) if kind == "modalities" else value)
     except ConfigError as error:
         raise ConfigError(f"{place}: {error}") from error
     refuse_half(kind, value["name"], built, f"{place}: ")

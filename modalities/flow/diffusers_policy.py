@@ -139,6 +139,8 @@ class DiffusersPolicy(FlowPolicy):
             network.requires_grad_(True)
         else:
             self.lora.add_to(network, self.adapted_layers(network), name)
+        if self._placement is not None and self._placement.is_frozen:
+            network.requires_grad_(False)
         if self.gradient_checkpointing:
             network.enable_gradient_checkpointing()
         if self.attention is not None:
@@ -433,7 +435,7 @@ class DiffusersPolicy(FlowPolicy):
         transformers_logging.disable_progress_bar()
         setting = f"modalities.{self.title[0]}.model"
         source = source_of(self.model, setting, "diffusers", self.index_file)
-        trained_dtype = torch.float32 if self.lora is None else placement.dtype
+        trained_dtype = torch.float32 if self.lora is None and not placement.is_frozen else placement.dtype
         try:
             pipeline = self.open(source, trained_dtype, placement.dtype)
         except (OSError, ValueError, TypeError) as error:

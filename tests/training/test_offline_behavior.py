@@ -12,10 +12,11 @@ import pytest
 import torch
 from PIL import Image
 
-from mmrl.assembly.build import build, make_trainer, resolve_lab
+from mmrl.assembly.build import build, make_trainer
 from mmrl.commands.check import check_tiny
 from mmrl.core.config import DatasetSettings, RunConfig, check_config
 from mmrl.core.contracts import ConfigError, Placement
+from mmrl.core.lab_models import resolve_lab
 from mmrl.core.plugins import build as build_plugin
 from mmrl.core.views import DecisionView
 from mmrl.plans.offline import check_behaviour

@@ -8,12 +8,13 @@ import pytest
 import torch
 from PIL import Image
 
-from mmrl.assembly.build import build, resolve_lab
+from mmrl.assembly.build import build
 from mmrl.commands.check import check_tiny, plan_summary
 from mmrl.core.config import RunConfig, check_config, load_config
 from mmrl.core.contracts import ConfigError, Placement
 from mmrl.core.data import Prompt
 from mmrl.core.keys import GroupKey
+from mmrl.core.lab_models import resolve_lab
 from mmrl.core.plugins import build as build_plugin
 from mmrl.labs.shapes import pairs as lab_pairs
 from mmrl.labs.shapes import world

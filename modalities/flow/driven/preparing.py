@@ -87,7 +87,8 @@ def probe(driven: DrivenPipeline, networks: Iterable[nn.Module]) -> None:
     """
     _find_out(driven)
     driven.levels.learn_timesteps()
-    _freeze_what_is_not_reached(driven, networks)
+    if not driven.placement.is_frozen:
+        _freeze_what_is_not_reached(driven, networks)
     _choose_replay(driven)
 
 
