@@ -27,10 +27,10 @@ GROUPS: dict[str, tuple[str, ...]] = {  # all but those of `recipes.FIRST`, whic
         "1-shot RLVR", "AgentCPM-GUI", "BLEUBERI", "CLS-RL", "Dense turn rewards", "DUMP", "Embodied-R",
         "Entropy-based advantages", "FGRPR", "Fine-Grained RLHF", "Format and length surrogate", "GRIT",
         "GRPO-lambda", "GTPO", "GUI-G1", "GUI-G2", "GUI-R1", "Mixed-R1", "MM-UPT", "No-Thinking-CLS-RL", "pPE",
-        "ReDit", "ReMax", "RLOO on turns", "RLVR across diverse domains",
+        "Prompt-A-Video", "PromptEnhancer", "ReDit", "ReMax", "RLOO on turns", "RLVR across diverse domains",
         "RoboRefer", "SCST", "SE-GUI", "SEED-GRPO", "Seg-Zero",
         "Selective sample replay", "Semantic encoder reward", "SPO-tree", "STAR-R1", "Time-R1", "TreeRL", "TreeRPO",
-        "Trust-GRPO", "UI-R1", "VideoChat-R1", "Vision-R1", "Visual-RFT", "VLAA-Thinker", "VLM-R1", "XRPO",
+        "Trust-GRPO", "UI-R1", "VideoChat-R1", "Vision-R1", "Visual-RFT", "VLAA-Thinker", "VLM-R1", "VPO", "XRPO",
     ),
     "Both": (
         "APA", "AsymRE", "CISPO", "CoPG", "DPO", "Dr. GRPO", "DRA-GRPO", "G-RA", "GDPO", "GMPO", "GPG", "GVPO",

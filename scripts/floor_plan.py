@@ -23,7 +23,7 @@ LINKED = ("modalities", "rewards", "samplers")  # folders at the root that are p
 LAYERS: tuple[tuple[str, ...], ...] = (
     ("system", "parsing", "labs"),
     ("parsing.actions", "media", "labs.screens", "labs.pages", "labs.shapes"),
-    ("core", "labs.clips", "labs.edits", "labs.motion", "labs.tasks"),
+    ("core", "labs.clips", "labs.edits", "labs.motion", "labs.rewriting", "labs.tasks"),
     (
         "plans",
         "scoring",

@@ -3,8 +3,8 @@
 import math
 import tempfile
 from collections import Counter
-from collections.abc import Sequence
-from contextlib import nullcontext, suppress
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from itertools import takewhile
 from pathlib import Path
@@ -20,7 +20,7 @@ from mmrl.assembly.group_checks import missing_tree, plans_of_iteration, shared_
 from mmrl.commands.instrumentation import Instrumented, instrument
 from mmrl.core import plugins
 from mmrl.core.config import DatasetSettings, Plugin, PromptSettings, RunConfig
-from mmrl.core.contracts import EngineTwinned, Placement, PromptSharing, Provable, Shrinking, Sized
+from mmrl.core.contracts import EngineTwinned, Holding, Placement, PromptSharing, Provable, Reward, Shrinking, Sized
 from mmrl.core.data import Prompt
 from mmrl.core.declarations import AdvantageDeclaration
 from mmrl.core.lab_models import lab_of, resolve_lab
@@ -147,9 +147,25 @@ def check_tiny(config: RunConfig) -> dict[str, Any]:
         small = small.model_copy(update={"prompts": _tiny_prompts(config, Path(name) / "data")})
         _, missing = with_stand_ins(config.prompts, Path(name) / "missing", config.seed)
         built = build(small)
-        with built.policy.shrunk() if isinstance(built.policy, Shrinking) else nullcontext():
+        with ExitStack() as stack:
+            for one in _shrinking(built):
+                stack.enter_context(one.shrunk())
             findings = _tried(_twins(built, small, Path(name)), small, Path(name), is_restated=bool(missing))
         return {"rows made up in place of": ", ".join(missing)} | findings if missing else findings
+
+
+def _shrinking(parts: Parts) -> list[Shrinking]:
+    """Returns the policy and the rewards, inner ones too, whose twins are small while constants of libraries are."""
+    scorers = [parts.scorer, *([] if parts.evaluation is None else [parts.evaluation.scorer])]
+    rewards = [reward for scorer in scorers for term in scorer.terms for reward in _with_inner(term.reward)]
+    return [one for one in (parts.policy, *rewards) if isinstance(one, Shrinking)]
+
+
+def _with_inner(reward: Reward) -> Iterator[Reward]:
+    """Yields a reward and those that it is made of."""
+    yield reward
+    for inner in reward.inner_rewards().values() if isinstance(reward, Holding) else ():
+        yield from _with_inner(inner)
 
 
 def check_proven(config: RunConfig) -> dict[str, Any]:

@@ -4,12 +4,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from mmrl.core.lab_models import lab_of
 from mmrl.assembly.compatibility import final_weights
 from mmrl.core.config import Plugin, dump_yaml, label_of
 from mmrl.core.contracts import Loadable, Usage
 from mmrl.core.data import Prompt, WeightsName
 from mmrl.core.keys import GroupKey
+from mmrl.core.lab_models import lab_of
 from mmrl.run_directory.start import config_name
 from mmrl.system.versions import version_of
 from mmrl.training.trainer import Trainer

@@ -505,10 +505,10 @@ class Answering(Protocol):
 
 @runtime_checkable
 class Shrinking(Protocol):
-    """A policy whose twin is small only while constants of a library are small, too. Optional."""
+    """A policy or a reward whose twin is small only while constants of a library are small, too. Optional."""
 
     def shrunk(self) -> AbstractContextManager[None]:
-        """Keeps these constants small, for as long as a twin of this policy is used."""
+        """Keeps these constants small, for as long as a twin of this plug-in is used."""
         ...
 
 

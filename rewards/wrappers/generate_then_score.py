@@ -110,9 +110,8 @@ class GenerateThenScore(RewardWrapper):
     def _check_generator(self) -> None:
         """Raises ValueError for a generator that does not draw from text alone, and a sampler that does not fit it."""
         if self.generator.sample_kind != "latents" or not frozenset(MEDIA) & self.generator.makes:
-            raise ValueError(
-                f"the generator must draw images or videos, got one that makes {', '.join(sorted(self.generator.makes))}"
-            )
+            made = ", ".join(sorted(self.generator.makes))
+            raise ValueError(f"the generator must draw images or videos, got one that makes {made}")
         if self.sampler.sample_kind != "latents":
             raise ValueError(f"the sampler must plan latents, got one that plans {self.sampler.sample_kind}")
         if isinstance(self.sampler, Steered) and self.sampler.reward is not None:
@@ -184,9 +183,7 @@ class GenerateThenScore(RewardWrapper):
             log.warning("%d of %d answers have no text to draw: %s", texts.count(None), len(texts), why)
         return texts
 
-    def _judged(
-        self, batch: RewardBatch, written: Sequence[str | None], rows: Tensor
-    ) -> list[tuple[int, float]]:
+    def _judged(self, batch: RewardBatch, written: Sequence[str | None], rows: Tensor) -> list[tuple[int, float]]:
         """Returns the rows [n] with the score of each: the mean over its pictures."""
         chosen = rows.tolist()
         keys = [self.key_of(batch.prompts[row]) for row in chosen]

@@ -14,9 +14,10 @@ from mmrl import labs
 
 MOST_BYTES = {
     **{"clips": 2_400_000, "edits": 3_000_000, "motion": 3_300_000, "screens": 3_200_000, "shapes": 4_000_000},
+    "rewriting": 1_800_000,
     "tasks": 3_200_000,
 }
-NUM_WEIGHTS = {"clips": 1_107_808, "screens": 1_485_280, "tasks": 1_486_304}  # the Qwen2.5-VL
+NUM_WEIGHTS = {"clips": 1_107_808, "rewriting": 825_792, "screens": 1_485_280, "tasks": 1_486_304}  # the Qwen2.5-VL
 of_each_qwen = pytest.mark.parametrize("lab", sorted(NUM_WEIGHTS), scope="module")
 
 

@@ -54,6 +54,7 @@ class Sizes:
     axis: int  # rotary frequencies of the height, and of the width; time has the rest
     period: int  # steps from number to number in which the slowest Fourier feature of an embedding goes half a turn
     alike: float  # how many steps apart two embeddings are alike
+    vision_width: int = VISION_WIDTH  # of the tower
 
 
 SIZES = Sizes(
@@ -135,7 +136,7 @@ def new_miniature(
         text_config=_text_settings(-(-len(processor.tokenizer) // 8) * 8, ids, sizes),
         vision_config={
             "depth": sizes.vision_depth,
-            "hidden_size": VISION_WIDTH,
+            "hidden_size": sizes.vision_width,
             "intermediate_size": sizes.vision_inner,
             "num_heads": NUM_HEADS,
             "out_hidden_size": WIDTH,
