@@ -38,8 +38,8 @@ GROUPS: dict[str, tuple[str, ...]] = {
         "edits", "episode_success", "given_score", "invalid_action", "motion", "shapes", "soft_shapes", "step_reward",
     ),
     "Wrappers": (
-        "annealed", "cached", "clip_range", "delta", "dithered", "gated", "generate_then_score", "length_penalised", "router",
-        "running_normalised", "text_norm", "threshold", "trusted", "uncertainty_weighted", "weighted",
+        "annealed", "cached", "clip_range", "delta", "dithered", "gated", "generate_then_score", "length_penalised",
+        "router", "running_normalised", "text_norm", "threshold", "trusted", "uncertainty_weighted", "weighted",
         "win_rate",
     ),
     "A function of your own": ("python",),

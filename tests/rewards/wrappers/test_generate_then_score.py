@@ -23,7 +23,7 @@ from tests.rewards.example import Example, make_batch
 GENERATOR = {"name": "sd3", "model": "lab:shapes", "height": 32, "width": 32, "max_sequence_length": 1}
 SAMPLER = {"name": "ode", "num_steps": 3, "sigmas": "uniform"}
 SETTINGS: dict[str, Any] = {"generator": GENERATOR, "sampler": SAMPLER, "reward": {"name": "shapes"}}
-ASKED = ("red circle top left", "blue cross bottom right")
+REQUESTS = ("red circle top left", "blue cross bottom right")
 WRITTEN = ("red circle top left", "white square top left", "blue cross middle right", "red circle top left")
 
 
@@ -35,7 +35,7 @@ def reward() -> Any:
     return reward
 
 
-def written(*texts: str, asked: tuple[str, ...] = ASKED, target: dict[str, Any] | None = None) -> RewardBatch:
+def written(*texts: str, asked: tuple[str, ...] = REQUESTS, target: dict[str, Any] | None = None) -> RewardBatch:
     """Answers to two prompts in turn; those to one prompt share its object, as in a run."""
     batch = make_batch(Outputs(texts=texts), asked, [target or {}] * len(asked))
     rows = torch.arange(len(texts)) % len(asked)
@@ -49,7 +49,7 @@ def written(*texts: str, asked: tuple[str, ...] = ASKED, target: dict[str, Any] 
     )
 
 
-def drawn_by_hand(texts: list[str], asked: list[str], *, seed: int = 0, pictures: int = 1) -> Tensor:
+def pictures_by_hand(texts: list[str], asked: list[str], *, seed: int = 0, pictures: int = 1) -> Tensor:
     """Images [n * pictures] by the lab's own Euler loop in diffusers, from the noise that the row's prompt names."""
     pipeline = pretrain.load(labs.checkpoint("shapes"))
     seeds = [GroupKey(seed_from(seed, "generate_then_score", text), 0, 0).seed_for("root") for text in asked]
@@ -70,8 +70,8 @@ EXAMPLE = Example(random_batch=random_batch, settings=SETTINGS | {"reward": {"na
 
 
 def test_scores_are_those_of_what_the_generator_draws_alone_from_the_noise_of_the_row(reward: Any) -> None:
-    asked = [*ASKED, *ASKED]
-    verdict = world.verify(drawn_by_hand(list(WRITTEN), asked), asked)
+    asked = [*REQUESTS, *REQUESTS]
+    verdict = world.verify(pictures_by_hand(list(WRITTEN), asked), asked)
     scores = reward.score(written(*WRITTEN))
     torch.testing.assert_close(scores, verdict.graded, rtol=1e-4, atol=1e-5)
     assert len(scores.unique()) > 2
@@ -79,14 +79,14 @@ def test_scores_are_those_of_what_the_generator_draws_alone_from_the_noise_of_th
 
 def test_another_seed_is_another_noise(reward: Any) -> None:
     scores = replace(reward, seed=7).score(written(*WRITTEN))
-    asked = [*ASKED, *ASKED]
-    verdict = world.verify(drawn_by_hand(list(WRITTEN), asked, seed=7), asked)
+    asked = [*REQUESTS, *REQUESTS]
+    verdict = world.verify(pictures_by_hand(list(WRITTEN), asked, seed=7), asked)
     torch.testing.assert_close(scores, verdict.graded, rtol=1e-4, atol=1e-5)
 
 
 def test_the_score_of_several_pictures_is_their_mean(reward: Any) -> None:
     verdict = world.verify(
-        drawn_by_hand(list(WRITTEN[:2]), list(ASKED), pictures=3), [text for text in ASKED for _ in range(3)]
+        pictures_by_hand(list(WRITTEN[:2]), list(REQUESTS), pictures=3), [text for text in REQUESTS for _ in range(3)]
     )
     scores = replace(reward, pictures=3).score(written(*WRITTEN[:2]))
     torch.testing.assert_close(scores, verdict.graded.view(2, 3).mean(1), rtol=1e-4, atol=1e-5)
@@ -94,7 +94,7 @@ def test_the_score_of_several_pictures_is_their_mean(reward: Any) -> None:
 
 def test_a_picture_may_be_judged_by_the_written_text_or_by_a_field_of_the_row(reward: Any) -> None:
     batch = written("white square top left", asked=("pale box up west",), target={"wish": "blue cross bottom right"})
-    image = drawn_by_hand(["white square top left"], ["pale box up west"])
+    image = pictures_by_hand(["white square top left"], ["pale box up west"])
     settings: dict[str, Any]
     for settings, held_against in (
         ({"judged_by": "written"}, "white square top left"),
