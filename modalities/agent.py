@@ -8,6 +8,7 @@ from typing import Annotated, Any, ClassVar, Literal
 import torch
 from pydantic import Field
 
+from mmrl.core.actors import ActorSettings, Pool, connected
 from mmrl.core.contracts import Environment, Placement, RunError, Usage
 from mmrl.core.data import Observation, Outputs, Prompt, Rollout
 from mmrl.core.keys import GroupKey, seed_from
@@ -18,6 +19,7 @@ from mmrl.plans.answers import AnswerPlan, EpisodePlan
 from .encoding.inputs import MARKS
 from .gui import Gui
 from .language.environment_workers import BrokenWorld, World, checked
+from .language.placed_worlds import PlacedEnvironment, wait_for
 from .language.rollout import decides
 from .language.turns import NOT_UNDERSTOOD, Episode, harmless, turn_prompt
 from .tokens.trace import TokenTrace
@@ -50,6 +52,8 @@ class Agent(Gui):
     # How long one call of the environment may take before its episode has failed.
     step_seconds: Annotated[float, Field(gt=0)] = 30.0
     parallel: Annotated[int, Field(ge=1)] = 64  # copies of the environment that are open at once
+    pool: Pool = "threads"  # where these copies run: in this process, or each in an actor of a Ray cluster
+    actors: ActorSettings = field(default_factory=ActorSettings)  # of `pool: ray`
     _free: list[World] = field(default_factory=list, init=False, repr=False)
     _meaningful: tuple[str, ...] = field(default=(), init=False, repr=False)  # texts that observations may not spell
 
@@ -63,6 +67,8 @@ class Agent(Gui):
 
     def prepare(self, placement: Placement) -> None:
         super().prepare(placement)
+        if self.pool == "ray":
+            connected(self.actors)  # an error comes before anything is sampled
         special = self.encoder.processor.tokenizer.all_special_tokens
         self._meaningful = tuple(sorted({*MARKS.values(), *self.encoder.media_tokens, *special}))
 
@@ -96,6 +102,7 @@ class Agent(Gui):
         num_begun, why = 0, ""
         for start in range(0, len(members), self.parallel):
             episodes = [Episode(*member, self._world()) for member in members[start : start + self.parallel]]
+            wait_for([episode.world for episode in episodes])
             why = self._reset(episodes) or why
             begun = [episode for episode in episodes if episode.seen]
             for number, episode in enumerate(begun, num_begun):
@@ -122,7 +129,8 @@ class Agent(Gui):
                 continue
             except BrokenWorld:
                 episode.world.leave()
-            episode.world = World(self.environment, self.step_seconds)
+            episode.world = self._fresh_world()
+            wait_for([episode.world])
             episode.world.begin(_beginning(episode))
             try:
                 self._observe(episode, *checked(episode.world.finish()))
@@ -217,7 +225,15 @@ class Agent(Gui):
         return harmless(text, self._meaningful)
 
     def _world(self) -> World:
-        return self._free.pop() if self._free else World(self.environment, self.step_seconds)
+        return self._free.pop() if self._free else self._fresh_world()
+
+    def _fresh_world(self) -> World:
+        if self.pool == "threads":
+            return World(self.environment, self.step_seconds)
+        world = World(PlacedEnvironment(self.environment, self.actors), self.step_seconds)
+        assert isinstance(world.environment, PlacedEnvironment), "a copy of it"
+        world.environment.start()
+        return world
 
     def _put_back(self, worlds: Iterable[World]) -> None:
         self._free.extend(worlds)

@@ -97,7 +97,7 @@ ALLOWED: dict[str, str] = {
         scoring.standalone.without_arrays core.wire._plain training.update._refuse_other_terms
     """,
     "stand-ins, which pass on whatever they are asked for": """
-        commands.instrumentation.Instrumented.__getattr__ system.progress_bars.Screen.__init__
+        commands.instrumentation.Instrumented.__getattr__ core.actors._Holder.call system.progress_bars.Screen.__init__
         system.terminal.PlainStream.__getattr__ system.terminal.guard_streams
     """,
 }

@@ -9,6 +9,7 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, ValidationError, field_validator
 
 from mmrl.core import systems
+from mmrl.core.actors import ActorSettings, Pool
 from mmrl.core.plugins import check_numbers, explain
 from mmrl.core.templates import TEMPLATES, template_text
 from mmrl.system.errors import ConfigError
@@ -287,6 +288,9 @@ class ScoringSettings(Settings):
     # episodes where there are some.
     max_failed_share: Annotated[float, Field(ge=0, le=1)] = 0.1
     call_seconds: Annotated[float, Field(gt=0, le=1e6)] = CALL_SECONDS  # a longer call of a reward fails the run
+    pool: Pool = "threads"  # where rewards with models and judges run: in this process, or in actors of a Ray cluster
+    copies: Positive = 1  # actors of each such reward; more than 1 judge several batches of `batch_size` at once
+    actors: ActorSettings = ActorSettings()  # of `pool: ray`
 
 
 class EvaluationSettings(Settings):

@@ -31,6 +31,7 @@ from mmrl.core.reward_batches import Demands, check_needs, on_device, reward_bat
 from mmrl.core.schedules import Schedule
 from mmrl.scoring.calls import Answer, call_once, call_reward
 from mmrl.scoring.metrics import as_wholes, too_many_failed
+from mmrl.scoring.placed_rewards import PlacedReward, is_placeable
 from mmrl.scoring.streams import SideStream
 from mmrl.system.errors import raised
 from mmrl.system.time_limits import Patience, Workers
@@ -114,8 +115,8 @@ class Scorer:
     neither the sample nor the other turns of its episode take part in the group. `check` fails the run when an
     iteration has too many failures.
 
-    Rewards that ask a server are called at the same time as the others, which are called one after the other. A call
-    that takes longer than `patience` allows ends the run.
+    Rewards that ask a server or run in actors are called at the same time as the others, which are called one after the
+    other. A call that takes longer than `patience` allows ends the run.
     """
 
     terms: tuple[RewardTerm, ...]
@@ -220,7 +221,7 @@ class Scorer:
 
     def _answers(self, everyone: RewardBatch) -> list[Answer]:
         """Returns the answer of each reward."""
-        remote = [term for term in self.terms if "service" in term.reward.needs]
+        remote = [t for t in self.terms if "service" in t.reward.needs or isinstance(t.reward, PlacedReward)]
         patience = self.patience
         with Workers(len(remote), "rewards", patience) as workers:
             waiting = {
@@ -364,6 +365,8 @@ def build_scorer(rewards: Sequence[Plugin], scoring: ScoringSettings, mix: Plugi
         if reward.granularity == "segment" and not isinstance(reward, Segmented):
             raise ConfigError(f"rewards.{own['name']} judges segments, and has no method `ends` to say where they end")
         device = _device(settings.get("device"), own["name"], reward)
+        if scoring.pool == "ray" and device is None and is_placeable(reward):
+            reward = PlacedReward(reward, scoring.actors, scoring.copies)
         terms.append(RewardTerm(_checked(label_of(settings)), reward, weight, device))
     mixed = None if mix is None else plugins.build("mixes", mix)
     return Scorer(tuple(terms), scoring.max_failed_share, mixed, Patience(scoring.call_seconds))
