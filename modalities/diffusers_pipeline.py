@@ -158,7 +158,7 @@ class DiffusersPipeline(DiffusersPolicy):
         return open_pipeline(self, source, trained, frozen)
 
     def place(self, pipeline: Any, device: torch.device) -> None:
-        place_parts(self, pipeline, device)
+        place_parts(pipeline, device)
 
     @property
     def index_file(self) -> str:

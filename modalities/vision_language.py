@@ -19,6 +19,7 @@ from mmrl.core.weights import Weights, whole
 from mmrl.parsing.coordinates import Convention
 from mmrl.plans.answers import AnswerPlan
 
+from .encoding.deepstack import use_places
 from .encoding.families import Family, family_of, family_of_name, is_tested, media_tokens, unread, without_text
 from .encoding.inputs import EncodedPrompt
 from .encoding.network import decoder_name, is_whole, kinds_name, vision_parameters, vision_parts
@@ -166,6 +167,7 @@ class VisionLanguage(TokenPolicy):
             self.quantise.apply(self._model, placement)
         self._model.requires_grad_(False).eval().to(placement.device)
         Attention.of(self.attention).place(self._model, self.model)
+        use_places(self._model)
         check_finite(self.model, self._model)
         tokens = media_tokens(self._model.config, processor)
         self._banned = tuple(sorted({*tokens.values(), *without_text(len(self.head.weight), processor.tokenizer)}))

@@ -172,7 +172,9 @@ class _Lists(TorchFunctionMode):
             found = func(*args, **kwargs)
             if any(isinstance(one, Remote) and one.dtype == torch.bool for one in own):
                 _remember_line(found if func is Tensor.__getitem__ else args[0])
-            return found
+            # a part of a tensor of another kind is of that kind, as torch has it
+            is_of_kind = func is Tensor.__getitem__ and type(args[0]) is not Remote and type(found) is Remote
+            return found.as_subclass(type(args[0])) if is_of_kind else found
         elif func in (torch.tensor, torch.as_tensor):
             args = tuple(map(_numbers, args))
         return func(*args, **kwargs)

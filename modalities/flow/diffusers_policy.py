@@ -28,7 +28,7 @@ from mmrl.plans.flow import Plan
 from ..encoding.encoded_files import EncodedFiles, folder_of, identity_of
 from ..encoding.prompt_cutting import cuts_of, without_cut_warnings
 from ..loading.exporting import save_lora, save_pipeline
-from ..loading.hub import source_of, without_adapter
+from ..loading.hub import moved, source_of, without_adapter
 from ..loading.lora import Lora, leave_casts_to_autocast
 from ..loading.merging import MergedAdapters, check_merging
 from ..loading.quantise import Quantise, only_with_lora
@@ -416,15 +416,15 @@ class DiffusersPolicy(FlowPolicy):
 
     @contextmanager
     def encoders_on_device(self) -> Iterator[None]:
-        """Moves the text encoders to the network's device; moves them back to the CPU where they are offloaded."""
+        """Has the text encoders on the network's device; after it they are on the CPU where they are offloaded."""
         encoders = [part for name in self.encoder_names if (part := getattr(self._pipeline, name)) is not None]
-        for encoder in encoders:
-            encoder.to(self.device)
-        try:
+        with ExitStack() as stack:
+            for encoder in encoders:
+                if self.offload_text_encoders:
+                    stack.enter_context(moved(encoder, self.device))
+                else:
+                    encoder.to(self.device)
             yield
-        finally:
-            for encoder in encoders if self.offload_text_encoders else []:
-                encoder.to("cpu")
 
     def _load(self, placement: Placement) -> Any:
         """Loads the pipeline with all parts frozen. Raises ConfigError where it cannot be loaded."""

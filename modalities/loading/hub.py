@@ -67,6 +67,21 @@ def autocast(placement: Placement) -> AbstractContextManager[None]:
 
 
 @contextmanager
+def moved(module: nn.Module, device: torch.device) -> Iterator[None]:
+    """Has a frozen module on a device, and after that on the CPU: by the tensors of before, which are not copied back."""
+    module.to("cpu")
+    owners = [owner for part in module.modules() for owner in (part._parameters, part._buffers)]
+    before = [(owner, name, kept, kept.data) for owner in owners for name, kept in owner.items() if kept is not None]
+    module.to(device)
+    try:
+        yield
+    finally:
+        for owner, name, kept, data in before:
+            kept.data = data
+            owner[name] = kept
+
+
+@contextmanager
 def checkpointing(model: nn.Module, kept: str | None) -> Iterator[None]:
     """Checkpoints the layers of a transformers model, except those whose names begin with `kept`.
 

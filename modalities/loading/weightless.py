@@ -51,12 +51,19 @@ def emptied(network: nn.Module) -> None:
 
 def backward_peak(network: nn.Module, forward: Callable[[], Tensor]) -> int:
     """Returns the largest bytes of live tensors in a forward and backward pass, the weights and their gradients left
-    out: each gradient is dropped when it is there."""
+    out: each gradient is dropped when it is there.
+
+    A gradient that waits for a second one, of a weight that is used twice, is in float32 as it is where weights have
+    masters.
+    """
 
     def drop(parameter: Tensor) -> None:
         parameter.grad = None
 
-    handles = [p.register_post_accumulate_grad_hook(drop) for p in network.parameters() if p.requires_grad]
+    trained = [parameter for parameter in network.parameters() if parameter.requires_grad]
+    for parameter in trained:
+        parameter.grad_dtype = torch.float32
+    handles = [parameter.register_post_accumulate_grad_hook(drop) for parameter in trained]
     with LiveTensors() as live:
         forward().backward()
     for handle in handles:

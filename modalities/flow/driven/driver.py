@@ -2,6 +2,7 @@
 
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
@@ -55,6 +56,7 @@ class Driver:
     maximum: Callable[[int], int] = lambda count: count  # over processes, where weights are sharded
     # images or videos of what the call returns, and the sound of videos where it is asked for
     results_of: Callable[[Any], list[Tensor]] = lambda result: [media_of(result)]
+    encoding: Callable[[], AbstractContextManager[None]] = nullcontext  # in which a call may run its text encoders
     learned: dict[bool, Learned] = field(default_factory=dict)  # with guidance, and without
     shapes: tuple[tuple[int, ...], ...] = ()  # of the parts of one sample's state
     media_shape: tuple[int, ...] = ()  # of what one sample is decoded to
@@ -71,7 +73,12 @@ class Driver:
         pipeline, given = self.inputs(*key, self.seed)
         if answer is None:
             answer = self.learned[key.scale is not None].blank
-        return PausedCall(pipeline, self.networks, given, answer)
+        return self.opened(pipeline, given, answer)
+
+    def opened(self, pipeline: Any, given: dict[str, Any], answer: Callable[[NetworkCall], Any]) -> PausedCall:
+        """Returns a new paused call of a pipeline with arguments."""
+        with self.encoding():
+            return PausedCall(pipeline, self.networks, given, answer)
 
     def take(self, key: Key) -> PausedCall:
         """Returns a paused call that is kept, or a new one."""

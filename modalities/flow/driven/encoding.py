@@ -10,7 +10,6 @@ from mmrl.core.keys import normal
 
 from .driver import Key
 from .latent_map import LatentMap, NoEncoding
-from .paused_call import PausedCall
 from .pipeline import DrivenPipeline
 
 _VAE = "vae"
@@ -67,7 +66,7 @@ def _decoded(driven: DrivenPipeline, states: Tensor) -> tuple[Tensor, Tensor, Te
     driver = driven.driver
     pipeline, given = driver.inputs(*Key(driven.probes()[0], None, 1), driver.seed)
     recorded = pipeline.__dict__[_VAE] = _RecordedVae(getattr(pipeline, _VAE))
-    call = PausedCall(pipeline, driven.networks, given, driver.learned[False].blank)
+    call = driver.opened(pipeline, given, driver.learned[False].blank)
     try:
         media = driver.results_of(call.finish(driver.split(states)))[0]
     finally:

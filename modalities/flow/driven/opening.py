@@ -42,11 +42,10 @@ def open_pipeline(settings: Settings, source: str, trained: torch.dtype, frozen:
     return pipeline
 
 
-def place_parts(settings: Settings, pipeline: Any, device: torch.device) -> None:
-    """Moves all parts to a device; text encoders of classic pipelines go there when they encode."""
+def place_parts(pipeline: Any, device: torch.device) -> None:
+    """Moves all parts to a device but text encoders, which go there when they encode."""
     for name, part in pipeline.components.items():
-        is_offloaded = name.startswith(_TEXT_ENCODER) and not settings.modular
-        if isinstance(part, nn.Module) and not is_offloaded:
+        if isinstance(part, nn.Module) and not name.startswith(_TEXT_ENCODER):
             part.to(device)
 
 

@@ -2,7 +2,7 @@
 
 import copy
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -17,7 +17,7 @@ from .driver import Driver
 from .latent_map import LatentMap
 from .modular import with_gradients
 from .noise_levels import NoiseLevels
-from .paused_call import NotDriven, PausedCall
+from .paused_call import NotDriven
 from .probe_prompts import probe_prompts
 from .quiet import without_warnings
 from .registry import Registry
@@ -69,6 +69,8 @@ class DrivenPipeline:
             self.maximum,
             self._results_of,
             first_deviation=self.scale.first_deviation,
+            # a classic pipeline's encoders are where they can run in `encode_prompt` alone
+            encoding=self.remembered.encoders_on_device if self.settings.modular else nullcontext,
         )
 
     @property
@@ -203,18 +205,13 @@ class DrivenPipeline:
         arguments = self.arguments.with_steps(num_steps, **extra)
         pipeline, given = self._made(arguments, self.probes()[0], None, 1, 0)
         with self.driving():
-            call = PausedCall(pipeline, self.networks, given, self.driver.learned[False].blank)
+            call = self.driver.opened(pipeline, given, self.driver.learned[False].blank)
             call.close()
         return call.grid, call.times
 
     def _call_network(self, name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-        # modular pipelines leave texts where their encoder is, which may wait on the CPU
-        there = {key: self._on_device(value) for key, value in kwargs.items()}
         with autocast(self.placement):
-            return getattr(self.pipeline, name)(*map(self._on_device, args), **there)
-
-    def _on_device(self, value: Any) -> Any:
-        return value.to(self.placement.device) if isinstance(value, Tensor) and value.dim() else value
+            return getattr(self.pipeline, name)(*args, **kwargs)
 
     def _results_of(self, result: Any) -> list[Tensor]:
         """Returns images or videos, and the sound where it is asked for. Raises ConfigError where there is none."""

@@ -10,7 +10,7 @@ from huggingface_hub.errors import HfHubHTTPError
 from torch import nn
 
 from mmrl.core.contracts import ConfigError
-from mmrl.modalities.loading.hub import cast_weights, source_of
+from mmrl.modalities.loading.hub import cast_weights, moved, source_of
 
 ConnectError: Any = HfHubHTTPError.__bases__[0]
 
@@ -67,3 +67,24 @@ def test_only_what_a_checkpoint_holds_is_cast() -> None:
         "frequencies": torch.float32,
         "turns": torch.complex64,
     }
+
+
+def test_a_moved_module_is_afterwards_what_it_was_by_the_same_tensors() -> None:
+    """A layer with a weight that two modules share, and a buffer; the device `meta` holds no numbers to copy back."""
+    first, second = nn.Linear(3, 3), nn.Linear(3, 3)
+    second.weight = first.weight
+    module = nn.Sequential(first, second, nn.BatchNorm1d(3)).eval()
+    given = torch.randn(2, 3)
+    wanted, before = module(given), {name: tensor.data_ptr() for name, tensor in module.state_dict().items()}
+    with moved(module, torch.device("meta")):
+        assert {tensor.device.type for tensor in module.state_dict().values()} == {"meta"}
+    torch.testing.assert_close(module(given), wanted, rtol=0, atol=0)
+    assert {name: tensor.data_ptr() for name, tensor in module.state_dict().items()} == before
+    assert second.weight is first.weight
+
+
+def test_a_module_is_moved_back_after_an_error() -> None:
+    module = nn.Linear(2, 2)
+    with pytest.raises(RuntimeError, match="inside"), moved(module, torch.device("meta")):
+        raise RuntimeError("inside")
+    assert module.weight.device.type == "cpu"
