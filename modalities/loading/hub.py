@@ -68,7 +68,7 @@ def autocast(placement: Placement) -> AbstractContextManager[None]:
 
 @contextmanager
 def moved(module: nn.Module, device: torch.device) -> Iterator[None]:
-    """Has a frozen module on a device, and after that on the CPU: by the tensors of before, which are not copied back."""
+    """Has a frozen module on a device, then on the CPU: by the tensors of before, so that nothing is copied back."""
     module.to("cpu")
     owners = [owner for part in module.modules() for owner in (part._parameters, part._buffers)]
     before = [(owner, name, kept, kept.data) for owner in owners for name, kept in owner.items() if kept is not None]
