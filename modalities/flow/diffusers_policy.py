@@ -421,7 +421,7 @@ class DiffusersPolicy(FlowPolicy):
         with ExitStack() as stack:
             for encoder in encoders:
                 if self.offload_text_encoders:
-                    stack.enter_context(moved(encoder, self.device))
+                    stack.enter_context(moved(encoder.to("cpu"), self.device))
                 else:
                     encoder.to(self.device)
             yield

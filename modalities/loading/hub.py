@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from mmrl.core.contracts import ConfigError, Placement
 
@@ -68,16 +68,19 @@ def autocast(placement: Placement) -> AbstractContextManager[None]:
 
 @contextmanager
 def moved(module: nn.Module, device: torch.device) -> Iterator[None]:
-    """Has a frozen module on a device, then on the CPU: by the tensors of before, so that nothing is copied back."""
-    module.to("cpu")
-    owners = [owner for part in module.modules() for owner in (part._parameters, part._buffers)]
-    before = [(owner, name, kept, kept.data) for owner in owners for name, kept in owner.items() if kept is not None]
-    module.to(device)
+    """Has copies of a frozen module's tensors on a device in their place, so that nothing is copied back."""
+    owners: list[dict[str, Any]] = [owner for part in module.modules() for owner in (part._parameters, part._buffers)]
+    before = [(owner, name, kept) for owner in owners for name, kept in owner.items() if kept is not None]
+    there = dict[Tensor, Tensor]()
+    for owner, name, kept in before:
+        if kept not in there:  # else several modules share it
+            copied = kept.detach().to(device)
+            there[kept] = nn.Parameter(copied, requires_grad=False) if isinstance(kept, nn.Parameter) else copied
+        owner[name] = there[kept]
     try:
         yield
     finally:
-        for owner, name, kept, data in before:
-            kept.data = data
+        for owner, name, kept in before:
             owner[name] = kept
 
 
