@@ -336,7 +336,10 @@ def agree(
     layout: Annotated[
         str, typer.Option("--layout", help="pairs, mj_bench, vl_rewardbench, mm_rlhf or genai_bench: docs/judges.md.")
     ] = "pairs",
-    limit: Annotated[int | None, typer.Option("--limit", min=1, help="The largest number of pairs.")] = None,
+    split: Annotated[
+        list[str] | None, typer.Option("--split", help="A split of the data, an aspect of its own; may be repeated.")
+    ] = None,
+    limit: Annotated[int | None, typer.Option("--limit", min=1, help="The most pairs of each split.")] = None,
     tiny: Tiny = False,
     device: Device = "cpu",
     as_json: Json = False,
@@ -349,12 +352,31 @@ def agree(
     from mmrl.commands.score import reward_section
 
     with redirect_stdout(sys.stderr) if as_json else nullcontext():  # what a reward prints is no JSON
-        found = agreements_of(reward_section(reward), data, layout, limit=limit, is_tiny=tiny, device=device)
+        section = reward_section(reward)
+        found = agreements_of(section, data, layout, splits=split or (), limit=limit, is_tiny=tiny, device=device)
     rows = [{**asdict(one), "accuracy": one.accuracy, "interval": one.interval} for one in found]
     print(json.dumps(rows, indent=2) if as_json else table(found))
     if found[0].is_below_chance:
         print("the reward is below chance: it prefers what people do not; do not learn from it", file=sys.stderr)
         raise typer.Exit(1)
+
+
+@judge_app.command()
+def rows(
+    reward: RewardText,
+    data: Annotated[str, typer.Argument(metavar="DATA", help="Judged answers: prompt, answer, response, label.")],
+    out: Annotated[Path, typer.Option("--out", help="The file of JSON lines that is written.")],
+    openers: Annotated[float, typer.Option("--openers", help="Openers that answer nothing, for one judged answer.")] = (
+        0.125
+    ),
+    seed: Annotated[int, typer.Option("--seed", help="The seed by which openers are drawn.")] = 0,
+) -> None:
+    """Write rows that a judge learns from, with openers that answer nothing among them."""
+    from mmrl.commands.judge_rows import write_rows
+    from mmrl.commands.score import reward_section
+
+    count = write_rows(reward_section(reward), data, out, openers=openers, seed=seed)
+    print(f"{count} rows of the layout given_answers in {out}")
 
 
 @app.command()

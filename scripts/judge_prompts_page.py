@@ -33,7 +33,8 @@ def page() -> str:
 def _section(name: str, file: JudgePrompt) -> str:
     facts = [f"form `{file.form}`", f"verdict after `{file.label}`"]
     if file.form in ("number", "rubric", "group_scores"):
-        facts.append(f"scale {file.scale[0]:g} to {file.scale[1]:g}")
+        low, high = file.scale
+        facts.append(f"levels {', '.join(file.levels)}" if file.levels else f"scale {low:g} to {high:g}")
     if file.form in ("yes_no", "pairwise"):
         facts.append(f"words {', '.join(f'`{word}`' for word in file.words)}")
     facts.append("reasons first" if file.critique else "the verdict alone")

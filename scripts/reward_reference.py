@@ -23,9 +23,10 @@ GROUPS: dict[str, tuple[str, ...]] = {
     ),
     "Time": ("temporal_contrast", "temporal_iou", "temporal_segments"),
     "Text and reasoning": (
-        "anls", "answer_consistency", "bleu", "cider", "exact_answer", "finished", "format_tags", "grounded_boxes",
-        "json_schema", "length_curve", "length_window", "majority_vote", "math_answer", "multiple_choice", "number",
-        "overlong", "repetition", "response_diversity", "rouge", "semantic_similarity", "text_f1", "vqa_soft", "wer",
+        "anls", "answer_consistency", "bleu", "cider", "code_similarity", "exact_answer", "finished", "format_tags",
+        "grounded_boxes", "json_schema", "length_curve", "length_window", "majority_vote", "math_answer",
+        "multiple_choice", "number", "overlong", "repetition", "response_diversity", "rouge", "semantic_similarity",
+        "text_f1", "vqa_soft", "wer",
     ),
     "Images": (
         "aesthetic", "clip_score", "diversity", "geneval", "hps_v2", "image_reward", "image_similarity",
@@ -38,8 +39,9 @@ GROUPS: dict[str, tuple[str, ...]] = {
         "edits", "episode_success", "given_score", "invalid_action", "motion", "shapes", "soft_shapes", "step_reward",
     ),
     "Wrappers": (
-        "annealed", "cached", "clip_range", "delta", "dithered", "gated", "generate_then_score", "length_penalised",
-        "router", "running_normalised", "text_norm", "threshold", "trusted", "uncertainty_weighted", "weighted",
+        "annealed", "cached", "clip_range", "constrained", "delta", "dithered", "gated", "generate_then_score",
+        "length_penalised", "router",
+        "running_normalised", "text_norm", "threshold", "trusted", "uncertainty_weighted", "weighted",
         "win_rate",
     ),
     "A function of your own": ("python",),

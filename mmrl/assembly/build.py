@@ -204,6 +204,7 @@ def _evaluator(config: RunConfig, parts: Parts, processes: Processes, num_sample
         chunk=max(1, num_samples // settings.samples_per_prompt),
         iteration=config.iterations,
         saved_samples=settings.saved_samples,
+        by=settings.by,
     )
 
 
@@ -227,13 +228,14 @@ def _evaluation(config: RunConfig) -> EvaluationParts | None:
     sampler = plugins.build("samplers", settings.sampler)
     also = {name: plugins.build("samplers", other) for name, other in settings.also.items()}
     needed = during_sampling.with_sampler_rewards(scorer.demands, [sampler, *also.values()])
-    return EvaluationParts(
-        settings,
-        sampler,
-        also,
-        scorer,
-        load_prompts(config.prompts.held_out, needed)[: settings.num_prompts],
-    )
+    prompts = load_prompts(config.prompts.held_out, needed)[: settings.num_prompts]
+    if settings.by is not None and (lacking := [one for one in prompts if settings.by not in one.target]):
+        there = ", ".join(sorted(lacking[0].target)) or "nothing"
+        raise ConfigError(
+            f"evaluation.by: a held-out prompt has no target.{settings.by}, its target has {there} "
+            f"(prompt {lacking[0].text[:80]!r})"
+        )
+    return EvaluationParts(settings, sampler, also, scorer, prompts)
 
 
 def _absolute(config: RunConfig, settings: EvaluationSettings) -> Plugin | None:

@@ -1,8 +1,10 @@
 """`mmrl judge agree`: how often a reward prefers what people preferred, by aspect, with intervals."""
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import Path
+from statistics import fmean
 from tempfile import TemporaryDirectory
 from typing import Any
 
@@ -82,7 +84,10 @@ def _plain(row: RawRow) -> Pair | None:
 
 
 def _mj_bench(row: RawRow) -> Pair | None:
-    """MJ-Bench (arXiv 2407.04842): image0, image1, caption, label (the place of the better one)."""
+    """MJ-Bench (arXiv 2407.04842): image0, image1, caption, label (the place of the better one).
+
+    As `inference.py` of github.com/MJ-Bench/MJ-Bench (8a1f5db) reads them; its splits are the aspects.
+    """
     label = row.values.get("label")
     if label not in (0, 1):
         raise ConfigError(f"{row.place}: label must be 0 or 1, got {label!r}")
@@ -91,23 +96,49 @@ def _mj_bench(row: RawRow) -> Pair | None:
     return Pair(prompt, _output(row, "image0"), _output(row, "image1"), int(label), str(aspect))
 
 
+_SOURCES = {  # of VL-RewardBench, in three groups
+    "vlfeedback": "general", "wildvision-battle": "general", "povid": "hallucination", "rlhf-v": "hallucination",
+    "rlaif-v": "hallucination", "reasoning_tasks": "reasoning",
+}  # fmt: skip
+
+
 def _vl_rewardbench(row: RawRow) -> Pair | None:
-    """VL-RewardBench (arXiv 2411.17451): query, image, response (two texts), human_ranking ([0, 1]: the first wins)."""
+    """VL-RewardBench (arXiv 2411.17451): query, image, response (two texts), human_ranking ([0, 1]: the first wins).
+
+    As `inference_hf.py` of github.com/vl-rewardbench/VL_RewardBench (eb00f28) reads the data set of the hub, and
+    `inference.py` its `data.jsonl`, which has `image_path`; groups by the source of the question as in its `cal.py`.
+    """
     responses, ranking = row.values.get("response"), row.values.get("human_ranking")
     if not isinstance(responses, list) or len(responses) != 2 or not all(isinstance(one, str) for one in responses):
         raise ConfigError(f"{row.place}: response must be two texts, got {responses!r:.80}")
-    if sorted(ranking or []) != [0, 1]:
+    if not isinstance(ranking, list) or sorted(ranking) != [0, 1]:
         raise ConfigError(f"{row.place}: human_ranking must be [0, 1] or [1, 0], got {ranking!r}")
-    assert ranking is not None
-    prompt = Prompt(_text(row, "query"), _media(row), target=row.values, source=row.place)
+    path = row.values.get("image_path")
+    folders = path.split("/") if isinstance(path, str) else []
+    source = str(row.values.get("query_source") or next(iter(folders[1:2]), "all"))
+    media = _media(row) or ((_picture(row, "image_path"),) if path is not None else ())
+    prompt = Prompt(_text(row, "query").removeprefix("<image>\n"), media, target=row.values, source=row.place)
     first, second = responses
-    return Pair(prompt, first, second, ranking.index(0), str(row.values.get("query_source", "all")))
+    return Pair(prompt, first, second, ranking.index(0), _SOURCES.get(source.casefold(), source))
+
+
+_CATEGORIES = ("mcq", "long", "short", "safety", "video")  # of MM-RLHF-RewardBench, words in the paths of its media
 
 
 def _mm_rlhf(row: RawRow) -> Pair | None:
-    """MM-RLHF-RewardBench (arXiv 2502.10391): question, image, chosen, rejected, category."""
-    prompt = Prompt(_text(row, "question"), _media(row), target=row.values, source=row.place)
-    aspect = str(row.values.get("category", row.values.get("type", "all")))
+    """MM-RLHF-RewardBench (arXiv 2502.10391): prompt, image, chosen, rejected; rows about a video are left out.
+
+    As `eval_mm_reward_bench.py` reads them, in the copy julyanghar/MM-RLHF (e103c40); categories by the paths of
+    images, as `cal_performance_mmreweard_bench.py` there finds them, where the row has no `category`.
+    """
+    if row.values.get("video") and not row.values.get("image"):
+        return None
+    question = _text(row, "prompt" if "prompt" in row.values else "question").replace("<image>", " ").strip()
+    prompt = Prompt(question, _media(row), target=row.values, source=row.place)
+    image = row.values.get("image")
+    path = str(image.get("path") or "") if isinstance(image, Mapping) else str(image or "")
+    named = next((name for name in _CATEGORIES if name in path), "all")
+    aspect = str(row.values.get("category") or named)
     return Pair(prompt, _output(row, "chosen"), _output(row, "rejected"), 0, aspect)
 
 
@@ -175,24 +206,22 @@ def agree(
     data: str,
     layout: str,
     *,
+    splits: Sequence[str] = (),
     limit: int | None = None,
     is_tiny: bool = False,
     device: str = "cpu",
 ) -> list[Agreement]:
     """Returns the agreement of a reward with the pairs of a file, a folder or a data set of the hub: all, by aspect.
 
-    Raises ConfigError for an unknown layout, rows that do not have it, and outputs that the reward does not judge.
+    Args:
+        splits: of a folder or a data set of the hub, each an aspect of its own (`train` where none is given).
+            limit: pairs of each split at most.
+    Raises:
+        ConfigError: an unknown layout, rows that do not have it, and outputs that the reward does not judge.
     """
     if layout not in LAYOUTS:
         raise ConfigError(f"layout must be one of {', '.join(LAYOUTS)}, got {layout!r}")
-    pairs = []
-    for row in Source(data).rows():
-        if row.fault is not None:
-            raise ConfigError(f"{row.place}: {row.fault}")
-        if (pair := LAYOUTS[layout](row)) is not None:
-            pairs.append(pair)
-        if limit is not None and len(pairs) == limit:
-            break
+    pairs = [pair for split in splits or (None,) for pair in islice(_pairs(data, layout, split), limit)]
     if not pairs:
         raise ConfigError(f"there is no pair with a preference in {data!r}")
     with TemporaryDirectory() as folder:
@@ -204,6 +233,17 @@ def agree(
     if aspects != ["all"]:
         found += [_agreement(aspect, [point for pair, point in every if pair.aspect == aspect]) for aspect in aspects]
     return found
+
+
+def _pairs(data: str, layout: str, split: str | None) -> Iterator[Pair]:
+    """Yields the pairs of a file, or of a split, whose name is then their aspect and stands in their targets."""
+    for row in Source(data, split=split).rows():
+        if row.fault is not None:
+            raise ConfigError(f"{row.place}: {row.fault}")
+        if (pair := LAYOUTS[layout](row)) is not None:
+            aspect = pair.aspect if split is None else split
+            target = {**pair.prompt.target, "aspect": aspect}
+            yield replace(pair, aspect=aspect, prompt=replace(pair.prompt, target=target))
 
 
 def _points(scorer: Scorer, pair: Pair, number: int) -> float | None:
@@ -239,4 +279,6 @@ def table(found: Sequence[Agreement]) -> str:
         low, high = one.interval
         share = f"{one.aspect:<{width}}  {one.accuracy:>8.3f}    {low:.3f} to {high:.3f}"
         lines.append(f"{share}  {one.pairs:>5}  {one.unjudged:>10}")
+    if len(found) > 2:
+        lines.append(f"mean over the aspects: {fmean(one.accuracy for one in found[1:]):.3f}")
     return "\n".join(lines)

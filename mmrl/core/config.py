@@ -303,6 +303,8 @@ class EvaluationSettings(Settings):
     rewards: tuple[Plugin, ...] | None = None  # rewards of its own; null: those of the run
     # The weights that are evaluated; null: the averaged ones, or the trained ones where none are averaged.
     weights: Literal["trained", "averaged", "old"] | None = None
+    # Field of the target by whose values the score is reported as well, such as the theme of a prompt; null: none.
+    by: str | None = None
     num_prompts: Positive | None = None  # held-out prompts, the first ones; null: all
     samples_per_prompt: Positive = 4  # samples for each held-out prompt and sampler
     saved_samples: NotNegative = 16  # pictures and answers that are saved of each evaluation, spread over the prompts

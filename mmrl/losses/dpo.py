@@ -30,6 +30,8 @@ class Dpo(PairLoss):
       form ipo (Azar et al. 2023, arXiv 2310.12036, eq. 17): (m - 1 / (2 beta))^2; TRL takes it with `path: mean`.
       offset (ODPO, Amini et al. 2024, arXiv 2402.10571): beta m - offset_scale * (reward difference, or its
           logarithm) in place of beta m.
+      gap_weight w (MM-DPO, Zhang et al. 2025, "MM-RLHF", arXiv 2502.10391, section 4): beta (1 + w (1 - e^(-k d)))
+          in place of beta, for a reward difference d and k = gap_rate, so that clear pairs weigh more.
       sft_coef (RPO, Liu et al. 2024, arXiv 2405.16436; Pang et al. 2024, arXiv 2404.19733): adds
           -sft_coef * log-prob of the better sample / its number of decisions.
 
@@ -47,6 +49,8 @@ class Dpo(PairLoss):
     label_smoothing: Annotated[float, Field(ge=0, lt=0.5)] = 0.0
     offset: Offset = "none"  # ODPO: `reward_gap` or `log_reward_gap` is subtracted from beta m, times `offset_scale`
     offset_scale: Annotated[float, Field(ge=0)] = 1.0  # times the offset
+    gap_weight: Annotated[float, Field(ge=0)] = 0.0  # MM-DPO: how much beta grows with the reward difference; its 0.5
+    gap_rate: Annotated[float, Field(gt=0)] = 0.5  # MM-DPO: how fast beta grows with the reward difference
     sft_coef: Annotated[float, Field(ge=0)] = 0.0  # RPO: weight of the better sample's mean negative log-prob
     # Which pairs of a group: `extremes` (the best with the worst), `all`, `adjacent` (each with the next worse).
     pairs: Pairs = "extremes"
@@ -57,6 +61,8 @@ class Dpo(PairLoss):
         super().__post_init__()
         if self.form == "ipo" and (self.label_smoothing > 0 or self.offset != "none"):
             raise ValueError("form 'ipo' has neither label_smoothing nor an offset; take form 'sigmoid' for these")
+        if self.form == "ipo" and self.gap_weight > 0:
+            raise ValueError("form 'ipo' has no gap_weight; take form 'sigmoid'")
 
     def compare(self, forward_outputs: OutputsByWeights) -> tuple[Tensor, ...]:
         """Returns the log-ratio to the anchor, then the log-prob where `sft_coef` is above 0: [B, K] each."""
@@ -85,6 +91,8 @@ class Dpo(PairLoss):
         if self.form == "ipo":
             return (margin - 1 / (2 * self.beta)).square()
         logit = self.beta * margin
+        if self.gap_weight > 0:
+            logit = logit * (1 - self.gap_weight * torch.expm1(-self.gap_rate * gap))
         if self.offset != "none":
             logit = logit - self.offset_scale * (gap.log() if self.offset == "log_reward_gap" else gap)
         right, wrong, noise = -logsigmoid(logit), -logsigmoid(-logit), self.label_smoothing

@@ -14,7 +14,7 @@ from mmrl.system.errors import ConfigError
 from mmrl.system.spelling import did_you_mean
 
 LAYOUTS = "mmrl.prompts.layouts"  # the package whose files are the layouts
-FileType = Literal["jsonl", "json", "parquet", "txt"]
+FileType = Literal["jsonl", "json", "parquet", "csv", "txt"]
 IntBox = tuple[int, int, int, int]
 
 

@@ -1,5 +1,6 @@
 """Small random tasks in any layout: an image with two coloured rectangles."""
 
+import csv
 import json
 import random
 from collections.abc import Iterator, Mapping, Sequence
@@ -99,6 +100,11 @@ def _save(path: Path, rows: list[dict[str, Any]], *, is_one: bool = False) -> No
         import pyarrow.parquet
 
         pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), path)
+    elif path.suffix == ".csv":
+        with path.open("w", encoding="utf-8", newline="") as file:
+            table = csv.DictWriter(file, list(rows[0]))
+            table.writeheader()
+            table.writerows(rows)
     elif path.suffix == ".txt":
         path.write_text("".join(f"{row['line']}\n" for row in rows), encoding="utf-8")
     elif path.suffix == ".jsonl":

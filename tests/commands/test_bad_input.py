@@ -65,6 +65,7 @@ def cli(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
         ("prompts.train=latin.txt", "cannot read 'latin.txt'"),
         ("prompts.train=[]", "prompts.train: needs at least one source"),
         ("prompts.held_out=null", "evaluation needs prompts.held_out"),
+        ("evaluation.by=theme", "evaluation.by: a held-out prompt has no target.theme, its target has"),
         ("modality.model=./nothing", "there is no folder './nothing'"),
         ("modality.height=33", "height and width must be multiples of 16 pixels"),
         ("warm_start=nowhere", "warm_start: nowhere holds no checkpoint"),

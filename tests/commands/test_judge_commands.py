@@ -9,10 +9,14 @@ import pytest
 from PIL import Image
 from scipy.stats import binomtest
 
-from mmrl.commands.judge_agree import LAYOUTS, agree, wilson
+from mmrl.commands.judge_agree import LAYOUTS, agree, table, wilson
 from mmrl.commands.judge_attack import attack, image_attacks, text_attacks
+from mmrl.commands.judge_rows import opener_of, write_rows
+from mmrl.core.config import DatasetSettings
 from mmrl.core.contracts import ConfigError
 from mmrl.core.data import Prompt
+from mmrl.prompts.datasets import load_dataset_prompts
+from mmrl.rewards.base.judging.prompt_files import load_prompt
 from tests.tiny_cli import CommandLine, command_line
 
 CORRECTNESS = ["exact_answer", "math_answer", "multiple_choice", "number", "anls", "text_f1", "rouge", "bleu"]
@@ -172,11 +176,54 @@ def test_published_layouts(planted: Path) -> None:
     votes = {"prompt": "?", "left_output_image": "light.png", "right_output_image": "dark.png"}
     data = rows(planted, *(votes | {"vote_type": f"{vote}vote"} for vote in ("left", "right", "tie")))
     assert [(one.pairs, one.right) for one in agree(light, data, "genai_bench")] == [(2, 1)]
-    answers = {"query": "?", "image": "dark.png", "response": ["long one", "x"]}
+    answers = {"query": "?", "image": "dark.png", "response": ["long one", "x"], "query_source": "RLAIF-V"}
     data = rows(planted, answers | {"human_ranking": [0, 1]}, answers | {"human_ranking": [1, 0]})
-    assert [(one.pairs, one.right) for one in agree(LONGEST, data, "vl_rewardbench")] == [(2, 1)]
+    found = agree(LONGEST, data, "vl_rewardbench")
+    assert [(one.aspect, one.pairs, one.right) for one in found] == [("all", 2, 1), ("hallucination", 2, 1)]
     data = rows(planted, {"question": "?", "image": "dark.png", "chosen": "long", "rejected": "x", "category": "mcq"})
     assert [(one.aspect, one.right) for one in agree(LONGEST, data, "mm_rlhf")] == [("all", 1), ("mcq", 1)]
+
+
+def test_published_rows_as_their_own_code_reads_them(planted: Path) -> None:
+    """data.jsonl of VL-RewardBench, whose image_path names the source, and the rows of MM-RLHF-RewardBench."""
+    for folder in ("images/vlfeedback", "images/reasoning_tasks", "safety"):
+        (planted / folder).mkdir(parents=True)
+        Image.new("RGB", (8, 8)).save(planted / folder / "a.png")
+    item = {"query": "<image>\n?", "response": ["long one", "x"], "models": ["a", "b"], "judge": ["c"], "meta": {}}
+    data = rows(
+        planted,
+        item | {"image_path": "images/vlfeedback/a.png", "human_ranking": [0, 1]},
+        item | {"image_path": "images/reasoning_tasks/a.png", "human_ranking": [1, 0]},
+    )
+    found = agree(LONGEST, data, "vl_rewardbench")
+    assert [(one.aspect, one.right) for one in found] == [("all", 1), ("general", 1), ("reasoning", 0)]
+    assert table(found).endswith("mean over the aspects: 0.500")
+    item = {"id": "1", "prompt": "<image>\n?", "chosen": "long one", "rejected": "x", "chosen_reason": "so"}
+    data = rows(planted, item | {"image": "safety/a.png"}, item | {"video": "video/a"})
+    assert [(one.aspect, one.pairs) for one in agree(LONGEST, data, "mm_rlhf")] == [("all", 1), ("safety", 1)]
+
+
+@pytest.mark.slow  # `datasets` writes its copy
+def test_the_splits_of_a_data_set_are_aspects(planted: Path) -> None:
+    import datasets
+
+    light = {"name": "python", "function": "planted_judges:light"}
+    pictures = [Image.new("RGB", (8, 8), colour) for colour in ("black", "white")]
+    rows = {"image0": [pictures[0]] * 2, "image1": [pictures[1]] * 2, "caption": ["?"] * 2, "label": [1, 0]}
+    made = datasets.Dataset.from_dict(rows).cast_column("image0", datasets.Image()).cast_column(
+        "image1", datasets.Image()
+    )  # fmt: skip
+    folder = planted / "mj" / "data"
+    folder.mkdir(parents=True)
+    made.to_parquet(folder / "safety-00000-of-00001.parquet")
+    made.select([0]).to_parquet(folder / "bias-00000-of-00001.parquet")
+    head = "configs:\n- config_name: default\n  data_files:\n"
+    files = "".join(f"  - split: {one}\n    path: data/{one}-*\n" for one in ("safety", "bias"))
+    (planted / "mj" / "README.md").write_text(f"---\n{head}{files}---\n")
+    found = agree(light, str(planted / "mj"), "mj_bench", splits=["safety", "bias"])
+    assert [(one.aspect, one.pairs, one.right) for one in found] == [("all", 3, 2), ("safety", 2, 1), ("bias", 1, 1)]
+    found = agree(light, str(planted / "mj"), "mj_bench", splits=["safety", "bias"], limit=1)
+    assert [(one.aspect, one.pairs) for one in found] == [("all", 2), ("safety", 1), ("bias", 1)]
 
 
 @pytest.mark.parametrize(
@@ -210,3 +257,75 @@ def test_a_file_outside_of_the_folder_is_no_picture(planted: Path) -> None:
 
 def test_every_layout_says_what_it_is_of() -> None:
     assert all("arXiv" in (read.__doc__ or "") for name, read in LAYOUTS.items() if name != "pairs")
+
+
+JUDGED: list[dict[str, Any]] = [
+    {"prompt": "What is 3 * 4?", "answer": "12", "response": "To solve this, we multiply. It is 12.", "label": "yes"},
+    {"prompt": "What is 3 * 4?", "answer": "12", "response": "Let us add: 3 + 4 = 7", "label": 0},
+    {"prompt": "What is 3 * 4?", "answer": "12", "response": "It is 12. I am sure.", "label": True},
+    {"prompt": "Of what colour is {answer}?", "answer": "red", "response": "red", "label": "yes"},
+]
+
+
+def written_rows(folder: Path, rows: list[dict[str, Any]], **settings: Any) -> list[dict[str, Any]]:
+    (folder / "judged.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    section = {"name": "text_judge", "prompt": "answer_correct", "reference": "answer"} | settings.pop("section", {})
+    count = write_rows(section, str(folder / "judged.jsonl"), folder / "rows.jsonl", **settings)
+    made = [json.loads(line) for line in (folder / "rows.jsonl").read_text("utf-8").splitlines()]
+    assert len(made) == count
+    return made
+
+
+def test_rows_of_a_judge_are_its_questions_with_verdicts_and_openers_that_are_wrong(tmp_path: Path) -> None:
+    made = written_rows(tmp_path, JUDGED, openers=1.0)
+    assert [one["output"] for one in made] == ["yes", "no", "yes", "yes", "no", "no"]
+    file = load_prompt("answer_correct")
+    for row, one in zip(JUDGED, made, strict=False):
+        values = {"prompt": row["prompt"], "answer": row["response"], "reference": row["answer"]}
+        assert one["prompt"] == file.ask(None, values), "as the reward asks it"
+    openers = {one["prompt"].partition("nothing:\n-----\n")[2].partition("\n-----")[0] for one in made[4:]}
+    assert openers == {"To solve this, we multiply.", "Let us add:"}, "not the one with 12, nor the whole answer"
+    settings = DatasetSettings(path=str(tmp_path / "rows.jsonl"), layout="given_answers")
+    prompts = load_dataset_prompts(settings)
+    assert [prompt.target["given"] for prompt in prompts] == [(one["output"],) for one in made]
+
+
+def test_the_share_of_openers_is_drawn_by_the_seed(tmp_path: Path) -> None:
+    many = [{**JUDGED[0], "prompt": f"What is 3 * 4, asked {number} times?"} for number in range(40)]
+    made = [written_rows(tmp_path, many, seed=seed) for seed in (0, 0, 1)]
+    assert [len(one) for one in made] == [45, 45, 45] and made[0] == made[1] != made[2]
+    assert len(written_rows(tmp_path, many, openers=0.0)) == 40
+
+
+@pytest.mark.parametrize(
+    ("change", "settings", "message"),
+    [
+        ({"label": "perhaps"}, {}, "line 1: label must be yes or no, got 'perhaps'"),
+        ({"answer": " "}, {}, "the field 'answer' must be a text, got ' '"),
+        ({"response": None}, {}, "the field 'response' must be a text, got None"),
+        ({}, {"section": {"prompt": "answer_correct_reasoned"}}, "line 1: the judge's prompt must ask for one word"),
+        ({"right": " "}, {"section": {"reference": "right"}}, "line 1: .*target.right must hold a reference"),
+        ({}, {"section": {"reference": "truth"}}, "line 1: .*truth"),
+        ({}, {"openers": 1.5}, "openers must be from 0 to 1, got 1.5"),
+    ],
+)
+def test_rows_that_teach_nothing_are_refused(
+    change: dict[str, Any], settings: dict[str, Any], message: str, tmp_path: Path
+) -> None:
+    with pytest.raises(ConfigError, match=message):
+        written_rows(tmp_path, [JUDGED[0] | change], **settings)
+
+
+@pytest.mark.parametrize(
+    ("response", "opener"),
+    [
+        ("Thought process: first, 2.5 apples. Then more.", "Thought process:"),
+        ("First, 2.5 apples are left. Then more.", None),  # the first point stands in a number
+        ("Solution\nIt is four.", "Solution"),
+        ("", None),
+        ("One sentence alone.", None),
+        ("a" * 5000, None),
+    ],
+)
+def test_the_opener_is_the_first_sentence(response: str, opener: str | None) -> None:
+    assert opener_of(response, "four") == opener

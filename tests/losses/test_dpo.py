@@ -50,6 +50,16 @@ def values_and_slopes(loss: Dpo, ratios: list[float], scores: list[float]) -> tu
             -math.log(sigmoid(0.55 - math.log(GAP))),
             -0.5 * (1 - sigmoid(0.55 - math.log(GAP))),
         ),
+        (  # MM-DPO: beta is 0.5 (1 + 2 (1 - e^(-0.5 * 0.75)))
+            {"beta": 0.5, "gap_weight": 2.0, "gap_rate": 0.5},
+            -math.log(sigmoid(0.55 * (3 - 2 * math.exp(-0.375)))),
+            -0.5 * (3 - 2 * math.exp(-0.375)) * (1 - sigmoid(0.55 * (3 - 2 * math.exp(-0.375)))),
+        ),
+        (
+            {"beta": 0.5, "gap_weight": 1.0, "gap_rate": 2.0, "offset": "reward_gap"},
+            -math.log(sigmoid(0.55 * (2 - math.exp(-1.5)) - 0.75)),
+            -0.5 * (2 - math.exp(-1.5)) * (1 - sigmoid(0.55 * (2 - math.exp(-1.5)) - 0.75)),
+        ),
     ],
 )
 def test_value_and_gradient_are_those_of_the_formula(settings: dict[str, Any], value: float, slope: float) -> None:
@@ -74,9 +84,11 @@ def test_swapping_better_and_worse_flips_the_sign_of_the_argument() -> None:
     assert swapped - plain == pytest.approx(MARGIN)
 
 
-@pytest.mark.parametrize("settings", [{"offset": "reward_gap", "offset_scale": 0.0}, {"form": "robust"}])
+@pytest.mark.parametrize(
+    "settings", [{"offset": "reward_gap", "offset_scale": 0.0}, {"form": "robust"}, {"gap_weight": 0.0, "gap_rate": 3}]
+)
 def test_variants_fall_back_to_dpo(settings: dict[str, Any]) -> None:
-    """ODPO without an offset, rDPO without noise."""
+    """ODPO without an offset, rDPO without noise, MM-DPO whose beta does not grow."""
     assert values_and_slopes(Dpo(**settings), RATIOS, SCORES) == values_and_slopes(Dpo(), RATIOS, SCORES)
 
 
@@ -143,6 +155,7 @@ def test_metrics_say_how_many_pairs_are_ranked_right() -> None:
         ({"offset": "gap"}, "offset must be one of none, reward_gap, log_reward_gap"),
         ({"form": "ipo", "label_smoothing": 0.1}, "form 'ipo' has neither"),
         ({"form": "ipo", "offset": "reward_gap"}, "form 'ipo' has neither"),
+        ({"form": "ipo", "gap_weight": 0.5}, "form 'ipo' has no gap_weight"),
     ],
 )
 def test_settings_out_of_range_are_refused(settings: dict[str, Any], message: str) -> None:

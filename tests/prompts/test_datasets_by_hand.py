@@ -28,12 +28,22 @@ HUMAN = {"from": "human", "value": "<image>Where?"}
 BOXES = '```json\n[{"bbox_2d": [1, 2, 3, 4], "label": "cat"}, {"bbox_2d": [5, 6, 7, 8], "label": "dog"}]\n```'
 CLICK = {"image": "a.png", "instruction": "Go", "gt_action": "CLICK", "gt_input_text": "no input text"}
 MASK = [[1 <= y < 3 and 3 <= x < 5 for x in range(WIDTH)] for y in range(HEIGHT)]
+POINTS = {
+    "Primary Categories": "Design", "Secondary Categories": "Space Design", "Subjects": "Object",
+    "Sentence Structure": "Descriptive", "Testpoints": ["Attribute - Color", "Attribute - Quantity"],
+    "Testpoint Description": ["red", "two cubes"],
+}  # fmt: skip
+UNIGENBENCH = json.dumps(POINTS)  # as in data/test_prompts_en_long.csv, 202e371
 PARTS = [{"type": "image", "image": "a.png"}, {"type": "text", "text": "What?"}]
 
 
 @pytest.mark.parametrize(
     ("layout", "row", "expected"),
     [
+        ("columns", {"prompt": "How many?", "answer": "4", "count": "4"}, {"answer": "4", "count": 4}),
+        ("unigenbench", {"index": 3, "prompt_en": "Two red cubes", "sub_dims_en": UNIGENBENCH},
+         {"index": 3, "theme": "Design", "subtheme": "Space Design",
+          "criteria": ("Attribute - Color: red", "Attribute - Quantity: two cubes")}),
         ("screenspot", {"img_filename": "a.png", "instruction": "Go", "bbox": [10, 20, 30, 5]},
          {"box": (10.0, 20.0, 40.0, 25.0)}),
         ("screenspot_hf", {"image": "a.png", "instruction": "Go", "bbox": [0.25, 0.5, 0.5, 1.0]},
@@ -270,3 +280,23 @@ def test_a_missing_column_is_named_as_the_file_calls_it(tmp_path: Path) -> None:
 def test_rounding_may_push_a_box_over_the_edge_by_a_pixel(tmp_path: Path) -> None:
     prompt = by_hand(tmp_path, "columns", TEXT_ROW | {"box": [-0.6, 2, 80.9, 51]})
     assert prompt.target["box"] == (0.0, 2.0, 80.0, 50.0)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"Testpoint Description": ["red"]}, "it has 2 test points and 1 descriptions"),
+        ({"Testpoints": [], "Testpoint Description": []}, "it has 0 test points"),
+        ({"Testpoints": "Style"}, "Testpoints needs a list of texts"),
+        ({"Primary Categories": None}, "Primary Categories and Secondary Categories must be texts"),
+    ],
+)
+def test_broken_test_points_are_named(changes: dict[str, Any], message: str, tmp_path: Path) -> None:
+    row = {"prompt_en": "Two red cubes", "sub_dims_en": json.dumps(POINTS | changes)}
+    with pytest.raises(ConfigError, match=message):
+        by_hand(tmp_path, "unigenbench", row)
+
+
+def test_test_points_that_are_no_json_are_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="the field 'sub_dims_en' needs a JSON object, got 'Style'"):
+        by_hand(tmp_path, "unigenbench", {"prompt_en": "a", "sub_dims_en": "Style"})

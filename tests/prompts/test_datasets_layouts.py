@@ -28,6 +28,7 @@ GROUNDING = (
 )
 ANSWERS = ("columns", "trl", "easyr1", "geometry3k", "verl", "ms_swift", "r1_v")
 CLIPS = ("time_r1", "tvgbench", "charades_sta", "videochat_r1_charades", "video_r1", "nextgqa")
+PICTURELESS = ("given_images", "given_videos", "pick_a_pic", "unigenbench")  # of prompts
 GIVEN = ("given_images", "given_videos", "given_answers", "pick_a_pic")
 EDITS = (
     "edit", "magic_brush", "instruct_pix2pix", "ultra_edit", "omni_edit", "gedit_bench", "pico_banana",
@@ -73,6 +74,7 @@ def test_these_are_the_layouts() -> None:
             *GIVEN,
             *EDITS,
             "android_control",
+            "unigenbench",
         }
     )  # a new one needs a line here, rows in test_datasets_by_hand.py, and docs/data.md
 
@@ -87,7 +89,7 @@ def test_rows_are_read_as_they_were_written(written: Any, layout: str) -> None:
     prompts = written(layout)
     assert len(prompts) == ROWS
     for prompt, task in zip(prompts, tasks(), strict=True):
-        if not prompt.clips and layout not in ("given_images", "given_videos", "pick_a_pic", "videochat_tracking"):
+        if not prompt.clips and layout not in (*PICTURELESS, "videochat_tracking"):
             assert {picture.size for picture in prompt.media} == {task.size}
         assert prompt.text.count("<image>") in (0, 1)
         assert layout in CLIPS or not prompt.clips

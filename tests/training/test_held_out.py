@@ -95,6 +95,28 @@ def test_the_score_is_the_mean_over_all_samples() -> None:
     })  # fmt: skip
 
 
+@pytest.mark.parametrize("chunk", [1, 2, 100])
+def test_the_score_is_reported_by_a_field_of_the_target(chunk: int) -> None:
+    themes = ["b/c" if number % 3 else "a" for number in range(len(PROMPTS))]
+    prompts = tuple(replace(one, target={"theme": theme}) for one, theme in zip(PROMPTS, themes, strict=True))
+    found = evaluator(prompts=prompts, by="theme", chunk=chunk)()
+    plain = evaluator(prompts=prompts, chunk=chunk)()
+    sums = answers(ToyTokens())
+    for theme, name in (("a", "a"), ("b/c", "b c")):
+        own = [value for one, of in zip(sums, themes, strict=True) if of == theme for value in one]
+        assert found.metrics.pop(f"held_out/score/{name}") == pytest.approx(statistics.fmean(own))
+    assert found.metrics == plain.metrics and found.score == plain.score
+
+
+def test_a_theme_that_could_not_be_judged_has_no_score() -> None:
+    prompts = tuple(replace(one, target={"theme": f"{number}"}) for number, one in enumerate(PROMPTS))
+    broken = RewardTerm("sum", TokenSum(unjudged=PROMPTS[0].text))
+    metrics = evaluator(broken, prompts=prompts, by="theme")().metrics
+    unjudged = {f"held_out/score/{number}" for number, one in enumerate(PROMPTS) if one.text in PROMPTS[0].text}
+    assert "held_out/score/0" in unjudged and not unjudged & set(metrics)
+    assert len([name for name in metrics if name.startswith("held_out/score/")]) == len(PROMPTS) - len(unjudged)
+
+
 @pytest.mark.parametrize("chunk", [1, 3, 5, 100])
 def test_chunks_change_nothing(chunk: int) -> None:
     assert evaluator(chunk=chunk)() == evaluator()()

@@ -18,7 +18,7 @@ class Columns:
     file: ClassVar[FileType] = "jsonl"
     fields: ClassVar[tuple[str, ...]] = (
         "prompt", "messages", "images", "image", "videos", "video", "system",
-        "span", "duration", "box", "boxes", "labels", "point", "answer", "answers", "action", "input_text",
+        "span", "duration", "box", "boxes", "labels", "point", "answer", "answers", "count", "action", "input_text",
     )  # fmt: skip
 
     def prompt(self, row: Row) -> Prompt:
@@ -48,6 +48,8 @@ class Columns:
         if "labels" in row.values:
             target["labels"] = row_values.texts(row.take("labels"), "labels")
             row_values.detections(target.get("boxes", ()), target["labels"])
+        if "count" in row.values:
+            target["count"] = row_values.parsed(row.take("count"))  # also a number that is written as text
         if "answers" in row.values:
             target["answers"] = row_values.texts(row.take("answers"), "answers")
         return row.prompt(
@@ -65,8 +67,11 @@ class Columns:
             "point": list(example.point),
             "answer": example.answer,
             "answers": [example.answer] * 10,
+            "count": int(example.answer),
             "action": "click",
             "input_text": example.name,
             "label": [example.name],
             "include": [{"class": "apple", "count": 1 + example.number % 4}],
+            "principle": "Short answers are better than long ones.",
+            "criteria": [{"text": f"It says {example.answer}.", "weight": 3}, {"text": "It is polite."}],
         }

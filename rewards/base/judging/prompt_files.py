@@ -60,6 +60,7 @@ class JudgePrompt(Checked):
     about: str  # one line: what it judges, and for which model or paper it was written
     system: str = ""  # the system message; empty: none
     scale: tuple[float, float] = (0.0, 1.0)  # of numbers and grades: the worst and the best
+    levels: tuple[str, ...] = ()  # of form number: words instead of numbers (Likert), the worst first; then no scale
     words: tuple[str, ...] = ("yes", "no")  # of yes_no: its two answers; of pairwise: first, second and tie
     label: str = ""  # what the verdict is called in the reply; empty: by the form
     critique: bool = False  # whether the judge writes its reasons before the verdict
@@ -83,6 +84,8 @@ class JudgePrompt(Checked):
         count = {"yes_no": 2, "pairwise": 3}.get(self.form, len(self.words))
         if len({word.casefold() for word in self.words}) != count or not all(self.words):
             raise ValueError(f"words of form {self.form} must be {count} different texts, got {list(self.words)}")
+        if self.levels and (self.form != "number" or len({one.casefold() for one in self.levels}) < 2):
+            raise ValueError(f"levels are two words or more, of form number, got {list(self.levels)} of {self.form}")
         if self.criteria and self.form not in OF_LISTS:
             raise ValueError(f"criteria go with the forms {' and '.join(OF_LISTS)}, got {self.form}")
         if self.form in OF_LISTS and not all("{criteria}" in text for text in variants):
@@ -113,7 +116,9 @@ class JudgePrompt(Checked):
         if self.form == "yes_no" and not self.critique:
             return f"Answer with {self.words[0]} or {self.words[1]}, and nothing else."
         what = {
-            "number": f"one number from {self.scale[0]:g} (worst) to {self.scale[1]:g} (best)",
+            "number": f"one of these words, from worst to best: {', '.join(self.levels)}"
+            if self.levels
+            else f"one number from {self.scale[0]:g} (worst) to {self.scale[1]:g} (best)",
             "yes_no": " or ".join(self.words),
             "rubric": f"a list of one number from {self.scale[0]:g} to {self.scale[1]:g} for each criterion, in order",
             "constraints": "a list of yes or no for each criterion, in order",
@@ -138,7 +143,7 @@ class JudgePrompt(Checked):
         number: dict[str, Any] = {"type": "number", "minimum": self.scale[0], "maximum": self.scale[1]}
         several: dict[str, Any] = {"type": "array", "minItems": count, "maxItems": count}
         verdict: dict[str, Any] = {
-            "number": number,
+            "number": {"type": "string", "enum": list(self.levels)} if self.levels else number,
             "yes_no": {"type": "string", "enum": list(self.words)},
             "rubric": several | {"items": number},
             "constraints": several | {"items": {"type": "string", "enum": ["yes", "no"]}},

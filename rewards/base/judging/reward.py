@@ -31,6 +31,7 @@ from .twins import TinyJudge, write_tiny_judge
 from .verdicts import (
     choices_of,
     is_yes,
+    level_of,
     number_of,
     numbers_of,
     places_of,
@@ -186,6 +187,25 @@ class JudgeReward(Checked, ABC):
 
     # ---- questions
 
+    def exercise(self, prompt: Prompt, answer: str, is_right: bool) -> tuple[str, str]:
+        """Returns what is asked about an answer, and the word that is the right verdict: what a judge can learn from.
+
+        Raises ValueError for a prompt file that asks for more than one word.
+        """
+        if self._file.form != "yes_no" or self._file.critique:
+            raise ValueError(
+                f"the judge's prompt must ask for one word (form yes_no, no critique), got {self.prompt!r}"
+            )
+        return self._text(prompt, {"answer": answer}), self._file.words[0 if is_right else 1]
+
+    def _text(self, prompt: Prompt, values: Mapping[str, str], *, is_structured: bool = False) -> str:
+        """Returns the question about a prompt with all places filled."""
+        target = {f"target.{name}": str(value) for name, value in prompt.target.items()}
+        reference = {} if self.reference is None else {"reference": str(prompt.target[self.reference])}
+        every = {"prompt": _MARK.sub(" ", prompt.text).strip(), **target, **reference, **values}
+        variant = None if self.choose_by is None else str(prompt.target[self.choose_by])
+        return self._file.ask(variant, every, is_structured=is_structured)
+
     def _question(
         self, batch: RewardBatch, row: int, values: Mapping[str, str], *, count: int, images: "Any" = None
     ) -> Question:
@@ -194,14 +214,10 @@ class JudgeReward(Checked, ABC):
         if images is None:
             images, answer = self.shown(batch, row)
             values = {**values, "answer": answer}
-        target = {f"target.{name}": str(value) for name, value in prompt.target.items()}
-        reference = {} if self.reference is None else {"reference": str(prompt.target[self.reference])}
-        every = {"prompt": _MARK.sub(" ", prompt.text).strip(), **target, **reference, **values}
-        variant = None if self.choose_by is None else str(prompt.target[self.choose_by])
         is_structured = any(judge.structured for judge in self.judges)
         words = file.words if file.form == "yes_no" and not file.critique else ()
         return Question(
-            text=file.ask(variant, every, is_structured=is_structured and not words),
+            text=self._text(prompt, values, is_structured=is_structured and not words),
             system=file.system,
             images=(*self.condition(batch, row), *images),
             words=words,
@@ -228,7 +244,11 @@ class JudgeReward(Checked, ABC):
         """Returns how a reply about one sample is read, as a score in [0, 1]."""
         (low, high), words = self._file.scale, self._file.words
         readers: dict[str, Reader] = {
-            "number": lambda reply: scaled(number_of(self._verdict(reply), low, high), low, high),
+            "number": lambda reply: (
+                level_of(self._verdict(reply), self._file.levels)
+                if self._file.levels
+                else scaled(number_of(self._verdict(reply), low, high), low, high)
+            ),
             "yes_no": lambda reply: (
                 share_of_yes(reply.log_probs)
                 if reply.log_probs is not None

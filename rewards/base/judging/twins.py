@@ -51,7 +51,7 @@ class TinyJudge:
         grades = [str(round(rng.uniform(low, high), 2)) for _ in range(count)]
         order = rng.sample(range(1, count + 1), count)
         return {
-            "number": grades[0],
+            "number": rng.choice(self._file.levels) if self._file.levels else grades[0],
             "yes_no": rng.choice(self._file.words),
             "rubric": f"[{', '.join(grades)}]",
             "constraints": f"[{', '.join(rng.choice(_WORDS) for _ in range(count))}]",

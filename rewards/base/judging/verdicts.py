@@ -82,6 +82,18 @@ def preference_of(verdict: Any, first: str, second: str, tie: str) -> float:
     raise UnansweredError(f"a verdict must be {first}, {second} or {tie}, got {_short(verdict)}")
 
 
+def level_of(verdict: Any, levels: Sequence[str]) -> float:
+    """Returns the place in [0, 1] of a verdict among words, of which the first is 0 and the last 1.
+
+    Raises UnansweredError for another word.
+    """
+    word = str(verdict).strip(_MARKS + ".,!").casefold()
+    known = [level.casefold() for level in levels]
+    if word not in known:
+        raise UnansweredError(f"a verdict must be one of {', '.join(levels)}, got {_short(verdict)}")
+    return known.index(word) / (len(known) - 1)
+
+
 def places_of(verdict: Any, count: int) -> list[int]:
     """Returns a ranking of `count` items, best first, as the places [count] from 0 (best) of items 1 to `count`.
 

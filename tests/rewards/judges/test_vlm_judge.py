@@ -1,7 +1,9 @@
 """Judges of pictures: what they are shown, and replies of small models against the plain use of transformers."""
 
+import math
 import random
 from collections.abc import Sequence
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +13,7 @@ from transformers import AutoModelForCausalLM, AutoModelForImageTextToText, Auto
 
 from mmrl.core.contracts import ConfigError, RewardBatch
 from mmrl.core.data import Outputs, Prompt
-from mmrl.media.pictures import Picture
+from mmrl.media.pictures import Picture, StoredPicture
 from mmrl.rewards.base.judging.local import LocalJudge
 from mmrl.rewards.base.judging.memory import Ledger, Memory
 from mmrl.rewards.base.judging.panel import Panel
@@ -42,6 +44,24 @@ class Noting:
         return [Reply(self.said) for _ in questions]
 
 
+class Saying(Noting):
+    """Gives the log-probs of both words, question by question."""
+
+    def __init__(self, log_probs: Sequence[tuple[float, float]]) -> None:
+        super().__init__("")
+        self.log_probs = log_probs
+
+    def ask(self, questions: Sequence[Question], seeds: Sequence[int]) -> list[Reply | UnansweredError]:
+        self.questions += questions
+        return [Reply("", log_probs=one) for one in self.log_probs]
+
+
+def stored(seed: int) -> StoredPicture:
+    content = BytesIO()
+    shot(seed).load().convert("RGB").save(content, "PNG")
+    return StoredPicture(f"reference {seed}", content=content.getvalue())
+
+
 def noted(reward: VlmJudge, said: str) -> Noting:
     judge = Noting(said)
     reward._panel = Panel([(JudgeModel(), judge)], 1, "mean", Memory(None), Ledger(None, None, None))
@@ -59,6 +79,32 @@ def test_the_original_comes_before_the_edit() -> None:
         assert original.tobytes() == shot(number + 1).load().convert("RGB").tobytes()
         assert edit.tobytes() == to_pil(images)[number].tobytes()
         assert "make it red" in question.text and "<image>" not in question.text
+
+
+def test_the_reference_comes_before_the_sample_with_the_criteria_of_its_row() -> None:
+    reward = VlmJudge("reward_dance", reference_image=True)
+    judge = Saying([(math.log(0.6), math.log(0.2)), (math.log(0.1), math.log(0.3))])
+    reward._panel = Panel([(JudgeModel(), judge)], 1, "mean", Memory(None), Ledger(None, None, None))
+    images = random_images(random.Random(0), 2)
+    references = [stored(number) for number in range(2)]
+    targets = [{"given": (one,), "criteria": f"sharper {number}"} for number, one in enumerate(references)]
+    batch = make_batch(Outputs(images=images), ["a"] * 2, targets=targets)
+    torch.testing.assert_close(reward.score(batch), torch.tensor([0.75, 0.25]))
+    assert {"images", "target.given", "target.criteria"} <= reward.needs
+    for number, question in enumerate(judge.questions):
+        reference, sample = question.images
+        assert reference.tobytes() == references[number].load().tobytes()
+        assert sample.tobytes() == to_pil(images)[number].tobytes()
+        assert f"sharper {number}" in question.text and question.words == ("yes", "no")
+
+
+def test_a_reference_must_be_a_picture_that_the_row_brings() -> None:
+    reward = VlmJudge("reward_dance", reference_image=True)
+    reward.check(Prompt("a", target={"given": (stored(0),), "criteria": "b"}))
+    with pytest.raises(ValueError, match="picture as the reference, got \\('an answer',\\)"):
+        reward.check(Prompt("a", target={"given": ("an answer",), "criteria": "b"}))
+    with pytest.raises(ValueError, match="reference_image goes with what is seen"):
+        VlmJudge("critique_then_score", of="texts", reference_image=True)
 
 
 def test_a_pair_is_shown_in_both_orders() -> None:

@@ -9,6 +9,7 @@ from mmrl.rewards.base.judging.questions import UnansweredError
 from mmrl.rewards.base.judging.verdicts import (
     choices_of,
     is_yes,
+    level_of,
     number_of,
     numbers_of,
     places_of,
@@ -90,3 +91,11 @@ def test_the_share_of_yes_is_a_softmax_of_two() -> None:
 
 def test_scales_become_zero_to_one() -> None:
     assert [scaled(number, 1, 5) for number in (1, 2, 5)] == [0, 0.25, 1]
+
+
+def test_words_are_levels_from_worst_to_best() -> None:
+    levels = ("poor", "fair", "good")
+    assert [level_of(said, levels) for said in ("Poor", "**fair**.", " GOOD ")] == [0, 0.5, 1]
+    for said in ("very good", "", 3, None):
+        with pytest.raises(UnansweredError, match="must be one of poor, fair, good"):
+            level_of(said, levels)
