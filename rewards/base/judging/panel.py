@@ -52,16 +52,16 @@ class Panel:
                 self._iteration = iteration
                 self._failed.clear()
         votes: list[list[float | UnansweredError]] = [[] for _ in questions]
-        for settings, judge in self.judges:
-            for number in range(self.votes):
-                replies = self._ask(settings, judge, questions, number)
+        for judge in range(len(self.judges)):
+            for vote in range(self.votes):
+                replies = self._ask(judge, vote, questions)
                 for place, (reply, reader) in enumerate(zip(replies, readers, strict=True)):
                     votes[place].append(_value(reply, reader))
         return [combined(one, self.combine) for one in votes]
 
-    def _ask(
-        self, settings: JudgeModel, judge: Asking, questions: Sequence[Question], vote: int
-    ) -> list[Reply | UnansweredError]:
+    def _ask(self, number: int, vote: int, questions: Sequence[Question]) -> list[Reply | UnansweredError]:
+        """Returns the replies of a judge, by its number, to questions that are asked for the nth time."""
+        settings, judge = self.judges[number]
         names = [_name(settings, question, vote) for question in questions]
         known: dict[str, Reply | UnansweredError] = {}
         for name in names:
@@ -72,7 +72,8 @@ class Panel:
         new = {name: question for name, question in zip(names, questions, strict=True) if name not in known}
         if new:
             self.ledger.check()
-            seeds = [int(name[:8], 16) for name in new]
+            # not of a judge's name, which may be a folder: wherever a model lies, it replies the same
+            seeds = [_seed(number, vote, question) for question in new.values()]
             try:
                 for name, reply in zip(new, judge.ask(list(new.values()), seeds), strict=True):
                     known[name] = reply
@@ -110,6 +111,10 @@ def _value(reply: Reply | UnansweredError, reader: Reader) -> float | Unanswered
         return reader(reply)
     except UnansweredError as error:
         return error
+
+
+def _seed(judge: int, vote: int, question: Question) -> int:
+    return int.from_bytes(blake2b(f"{judge} {vote} {question.digest()}".encode(), digest_size=4).digest())
 
 
 def _name(settings: JudgeModel, question: Question, vote: int) -> str:
