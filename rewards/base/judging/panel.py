@@ -1,4 +1,4 @@
-"""One or several judges that are asked the same questions, each once or with several votes."""
+"""One or several judges that are asked the same questions, each once or with several votes, and who judges them."""
 
 import threading
 from collections.abc import Callable, Sequence
@@ -8,6 +8,7 @@ from statistics import fmean, pstdev
 from typing import Protocol
 
 from .memory import Ledger, Memory
+from .prompt_files import JudgePrompt
 from .questions import Question, Reply, UnansweredError
 from .settings import Combine, JudgeModel
 
@@ -22,6 +23,17 @@ class Asking(Protocol):
         ...
 
 
+@dataclass(frozen=True)
+class Meta:
+    """Who judges the judges' replies, and how."""
+
+    settings: JudgeModel
+    judge: Asking
+    file: JudgePrompt  # of the form yes_no
+    reader: Reader  # of its replies: its trust in a vote, in [0, 1]
+    kept: int  # votes on each question that count
+
+
 @dataclass
 class Panel:
     """The judges of a reward. A question that was answered before is not asked again."""
@@ -31,6 +43,7 @@ class Panel:
     combine: Combine
     memory: Memory
     ledger: Ledger
+    meta: Meta | None = None  # None: all votes count
     # questions without an answer in the present iteration: the core calls a reward that raised again, for each sample
     _failed: dict[str, UnansweredError] = field(default_factory=dict, init=False)
     _iteration: int = field(default=-1, init=False)
@@ -41,7 +54,8 @@ class Panel:
     ) -> list[float | UnansweredError]:
         """Returns the combined value of each question, or why there is none.
 
-        A question counts where more than half of its votes can be read; the others are left out.
+        A question counts where more than half of its votes can be read; the others are left out. A vote that the meta
+        judge, where there is one, gives no trust that can be read counts as one that cannot be read.
 
         Raises:
             RunError: the budget is spent.
@@ -52,16 +66,44 @@ class Panel:
                 self._iteration = iteration
                 self._failed.clear()
         votes: list[list[float | UnansweredError]] = [[] for _ in questions]
+        trusts: list[list[float | UnansweredError]] = [[] for _ in questions]
         for judge in range(len(self.judges)):
             for vote in range(self.votes):
                 replies = self._ask(judge, vote, questions)
-                for place, (reply, reader) in enumerate(zip(replies, readers, strict=True)):
-                    votes[place].append(_value(reply, reader))
-        return [combined(one, self.combine) for one in votes]
+                found = [_value(reply, reader) for reply, reader in zip(replies, readers, strict=True)]
+                for place, trust in enumerate(self._trust(questions, replies, found)):
+                    votes[place].append(found[place])
+                    trusts[place].append(trust)
+        kept = len(self.judges) * self.votes if self.meta is None else self.meta.kept
+        chosen = [most_trusted(*one, kept) for one in zip(votes, trusts, strict=True)]
+        return [combined(one, self.combine) for one in chosen]
+
+    def _trust(
+        self,
+        questions: Sequence[Question],
+        replies: Sequence[Reply | UnansweredError],
+        values: Sequence[float | UnansweredError],
+    ) -> list[float | UnansweredError]:
+        """Returns the meta judge's trust in each reply; of a reply without a value why there is none."""
+        trusts: list[float | UnansweredError] = [v if isinstance(v, UnansweredError) else 1.0 for v in values]
+        if self.meta is None:
+            return trusts
+        asked: dict[int, Question] = {}
+        for place, (question, reply, value) in enumerate(zip(questions, replies, values, strict=True)):
+            if not isinstance(reply, UnansweredError) and not isinstance(value, UnansweredError):
+                asked[place] = _about(self.meta.file, question, reply)
+        said = self._ask(len(self.judges), 0, list(asked.values())) if asked else []
+        for place, one in zip(asked, said, strict=True):
+            trusts[place] = _value(one, self.meta.reader)
+        return trusts
 
     def _ask(self, number: int, vote: int, questions: Sequence[Question]) -> list[Reply | UnansweredError]:
-        """Returns the replies of a judge, by its number, to questions that are asked for the nth time."""
-        settings, judge = self.judges[number]
+        """Returns the replies of a judge, by its number, to questions that are asked for the nth time.
+
+        The meta judge has the number after those of the judges.
+        """
+        meta = [] if self.meta is None else [(self.meta.settings, self.meta.judge)]
+        settings, judge = [*self.judges, *meta][number]
         names = [_name(settings, question, vote) for question in questions]
         known: dict[str, Reply | UnansweredError] = {}
         for name in names:
@@ -91,6 +133,24 @@ class Panel:
             self.memory.keep(name, reply)
 
 
+def most_trusted(
+    votes: Sequence[float | UnansweredError], trusts: Sequence[float | UnansweredError], kept: int
+) -> list[float | UnansweredError]:
+    """Returns the `kept` votes with the largest trust, of equal trust the first (arXiv 2504.02495, section 4.2).
+
+    All votes, with an error in the place of those without a trust, where not more than half can be read.
+    """
+    known = [trust if isinstance(trust, UnansweredError) else vote for vote, trust in zip(votes, trusts, strict=True)]
+    read = [
+        (trust, vote)
+        for vote, trust in zip(known, trusts, strict=True)
+        if not isinstance(trust, UnansweredError) and not isinstance(vote, UnansweredError)
+    ]
+    if 2 * len(read) <= len(known):
+        return known
+    return [vote for _, vote in sorted(read, key=lambda one: -one[0])[:kept]]
+
+
 def combined(votes: Sequence[float | UnansweredError], combine: Combine) -> float | UnansweredError:
     """Returns the mean of votes, their minimum, or their mean minus their standard deviation (of all, not of a sample).
 
@@ -111,6 +171,13 @@ def _value(reply: Reply | UnansweredError, reader: Reader) -> float | Unanswered
         return reader(reply)
     except UnansweredError as error:
         return error
+
+
+def _about(file: JudgePrompt, question: Question, reply: Reply) -> Question:
+    """Returns the question to a meta judge about the reply to a question, whose images it sees as well."""
+    said = {"prompt": question.text, "answer": reply.text}
+    words = () if file.critique else file.words
+    return Question(file.ask(None, said), system=file.system, images=question.images, words=words)
 
 
 def _seed(judge: int, vote: int, question: Question) -> int:

@@ -22,10 +22,10 @@ from mmrl.core.numerics import MOST
 from .api import ApiJudge, check_key
 from .local import LocalJudge
 from .memory import Ledger, Memory
-from .panel import Panel, Reader
+from .panel import Asking, Meta, Panel, Reader
 from .prompt_files import OF_GROUPS, OF_LISTS, Criterion, JudgePrompt, criteria_of, load_prompt, numbered
 from .questions import Question, Reply, UnansweredError
-from .settings import Combine, JudgeModel
+from .settings import Combine, JudgeModel, MetaJudge
 from .tournaments import Pair, Tier, ranked, rates_of_pairs, rates_of_tiers
 from .twins import TinyJudge, write_tiny_judge
 from .verdicts import (
@@ -57,6 +57,8 @@ class JudgeReward(Checked, ABC):
     votes: Annotated[int, Field(ge=1, le=1024)] = 1  # of each judge to each question
     # what several judges and votes make: their mean, the lowest, or the mean less the standard deviation
     combine: Combine = "mean"
+    # who judges the replies, so that the votes that it trusts most count alone (DeepSeek-GRM); null: all votes count
+    meta: MetaJudge | None = None
     # of pairs: all of a group, as many as sorting takes, each with one random member, or each with the reference
     compare: Against = "all"
     choose_by: str | None = None  # field of the target that names the question, where the prompt file has several
@@ -87,6 +89,8 @@ class JudgeReward(Checked, ABC):
             raise ValueError("judges must hold at least one judge")
         if self.votes > 1 and any(judge.temperature == 0 for judge in self.judges):
             raise ValueError("several votes of a judge at temperature 0 are the same: give a temperature or votes: 1")
+        if self.meta is not None:
+            self._check_meta(self.meta)
         if self.compare != "all" and self._file.form != "pairwise":
             raise ValueError(f"compare goes with prompts of the form pairwise, got {self._file.form}")
         if self.criteria is not None and self._file.form not in OF_LISTS:
@@ -102,9 +106,21 @@ class JudgeReward(Checked, ABC):
         object.__setattr__(self, "granularity", "group" if is_of_groups else "sample")
         fields = {self.choose_by, self.criteria, self.reference} - {None}
         fields |= {place.partition(".")[2] for place in self._file.places if place.startswith("target.")}
-        served = {"service"} if any(judge.url is not None for judge in self.judges) else set()
-        local = {"model"} if any(judge.url is None for judge in self.judges) else set()
+        asked = self.judges if self.meta is None else (*self.judges, self.meta.judge)
+        served = {"service"} if any(judge.url is not None for judge in asked) else set()
+        local = {"model"} if any(judge.url is None for judge in asked) else set()
         object.__setattr__(self, "needs", frozenset({f"target.{name}" for name in fields} | served | local))
+
+    def _check_meta(self, meta: MetaJudge) -> None:
+        file, count = load_prompt(meta.prompt), len(self.judges) * self.votes
+        if file.form != "yes_no" or not {"prompt", "answer"} >= file.places or len(file.variants) > 1:
+            raise ValueError(
+                f"the prompt of meta must be of form yes_no with {{prompt}} and {{answer}} alone, got {meta.prompt!r}"
+            )
+        if self._file.form == "yes_no" and not self._file.critique:
+            raise ValueError("meta reads what judges wrote, and a judge of form yes_no without critique writes nothing")
+        if count < 2 or (meta.kept is not None and meta.kept > count):
+            raise ValueError(f"meta keeps some of several votes, got {count} and kept: {meta.kept}")
 
     @property
     def declaration(self) -> RewardDeclaration:
@@ -129,24 +145,31 @@ class JudgeReward(Checked, ABC):
         """Returns the same reward whose judge is a random small model; it is asked, and its verdicts are made up."""
         write_tiny_judge(folder, seed, self.sees_images)
         model = replace(self.judges[0], model=str(folder), url=None, structured=False, max_tokens=4)
-        twin = replace(self, judges=(model,) * len(self.judges), cache=None)
+        meta = None if self.meta is None else replace(self.meta, judge=replace(model, temperature=0.0))
+        twin = replace(self, judges=(model,) * len(self.judges), meta=meta, cache=None)
         twin._twin_seed = seed
         return twin
 
     def prepare(self, placement: Placement) -> None:
         """Loads the models that judge here. Raises ConfigError where one is missing, or a key cannot be one."""
-        judges: list[Any] = []
-        for settings in self.judges:
-            if settings.url is not None:
-                check_key(settings)
-                judges.append((settings, ApiJudge(settings)))
-                continue
-            here = LocalJudge(settings, placement, sees_images=self.sees_images, at_once=self.questions_at_once)
-            judges.append((settings, here if self._twin_seed is None else TinyJudge(here, self._file)))
+        judges = [(settings, self._asking(settings, self._file, placement)) for settings in self.judges]
         folder = None if self.cache is None else Path(self.cache)
         memory = Memory(folder)
         ledger = Ledger(folder, self.max_tokens_spent, self.max_cost)
-        self._panel = Panel(judges, self.votes, self.combine, memory, ledger)
+        meta = None
+        if self.meta is not None:
+            file, kept = load_prompt(self.meta.prompt), self.meta.kept or len(judges) * self.votes // 2
+            asking = self._asking(self.meta.judge, file, placement)
+            meta = Meta(self.meta.judge, asking, file, lambda reply: _share_of_yes(file, reply), kept)
+        self._panel = Panel(judges, self.votes, self.combine, memory, ledger, meta)
+
+    def _asking(self, settings: JudgeModel, file: JudgePrompt, placement: Placement) -> Asking:
+        """Returns a judge that can be asked by a prompt file."""
+        if settings.url is not None:
+            check_key(settings)
+            return ApiJudge(settings)
+        here = LocalJudge(settings, placement, sees_images=self.sees_images, at_once=self.questions_at_once)
+        return here if self._twin_seed is None else TinyJudge(here, file)
 
     def spent(self) -> dict[str, float]:
         """Returns what was asked so far and what it cost, by name."""
@@ -238,22 +261,18 @@ class JudgeReward(Checked, ABC):
         return self._panel.values(questions, readers, batch.iteration)
 
     def _verdict(self, reply: Reply) -> Any:
-        return verdict_in(reply.text, self._file.label, is_bare=not self._file.critique)
+        return _verdict_of(self._file, reply)
 
     def _reader(self, criteria: Sequence[Criterion]) -> Reader:
         """Returns how a reply about one sample is read, as a score in [0, 1]."""
-        (low, high), words = self._file.scale, self._file.words
+        low, high = self._file.scale
         readers: dict[str, Reader] = {
             "number": lambda reply: (
                 level_of(self._verdict(reply), self._file.levels)
                 if self._file.levels
                 else scaled(number_of(self._verdict(reply), low, high), low, high)
             ),
-            "yes_no": lambda reply: (
-                share_of_yes(reply.log_probs)
-                if reply.log_probs is not None
-                else float(is_yes(self._verdict(reply), words[:1], words[1:]))
-            ),
+            "yes_no": lambda reply: _share_of_yes(self._file, reply),
             "rubric": lambda reply: rubric_score(
                 criteria, [scaled(one, low, high) for one in numbers_of(self._verdict(reply), len(criteria), low, high)]
             ),
@@ -382,6 +401,17 @@ def rubric_score(criteria: Sequence[Criterion], grades: Sequence[float]) -> floa
     score = min(max(total / positive, 0.0), 1.0) if positive else 1.0 - min(max(-total, 0.0), 1.0)
     caps = [one.cap for one, grade in zip(criteria, grades, strict=True) if one.cap is not None and grade < 0.5]
     return min([score, *caps])
+
+
+def _verdict_of(file: JudgePrompt, reply: Reply) -> Any:
+    return verdict_in(reply.text, file.label, is_bare=not file.critique)
+
+
+def _share_of_yes(file: JudgePrompt, reply: Reply) -> float:
+    """Returns P(yes) of a reply's first word, or 1 or 0 of a written verdict."""
+    if reply.log_probs is not None:
+        return share_of_yes(reply.log_probs)
+    return float(is_yes(_verdict_of(file, reply), file.words[:1], file.words[1:]))
 
 
 def _whole(values: Sequence[float | UnansweredError]) -> Tensor:

@@ -1,4 +1,4 @@
-"""Which model judges: here by transformers, or at an address that speaks OpenAI's protocol."""
+"""Which model judges, here by transformers or at an address with OpenAI's protocol, and which judges the judges."""
 
 import math
 from dataclasses import dataclass
@@ -44,3 +44,16 @@ class JudgeModel(Checked):
     def identity(self) -> str:
         """Returns what its replies depend on beside the question."""
         return f"{self.model} {self.temperature} {self.max_tokens} {self.structured}"
+
+
+@dataclass(frozen=True)
+class MetaJudge(Checked):
+    """A model that judges what the judges wrote; of the votes on a question those that it trusts most count.
+
+    The meta reward model of Liu et al. 2025, "Inference-Time Scaling for Generalist Reward Modeling", arXiv 2504.02495.
+    It reads the question and one reply at a time, and P(yes) of its verdict is its trust in the reply.
+    """
+
+    judge: JudgeModel  # one that is trained to tell right judgements from wrong ones, or any that can read them
+    prompt: str = "judgement_correct"  # what it is asked, a prompt file of the form yes_no
+    kept: Annotated[int, Field(ge=1)] | None = None  # votes that count; null: half of all, as in the paper

@@ -3,19 +3,20 @@
 import random
 import re
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-from mmrl.core.contracts import RewardBatch
+from mmrl.core.contracts import Placement, RewardBatch
 from mmrl.core.data import Outputs, Prompt
 from mmrl.rewards.base.judging.memory import Ledger, Memory
-from mmrl.rewards.base.judging.panel import Panel
-from mmrl.rewards.base.judging.prompt_files import Criterion
+from mmrl.rewards.base.judging.panel import Meta, Panel
+from mmrl.rewards.base.judging.prompt_files import Criterion, load_prompt
 from mmrl.rewards.base.judging.questions import Question, Reply, UnansweredError
 from mmrl.rewards.base.judging.reward import rubric_score
-from mmrl.rewards.base.judging.settings import JudgeModel
+from mmrl.rewards.base.judging.settings import JudgeModel, MetaJudge
 from mmrl.rewards.judges.text_judge import TextJudge
 from tests.rewards.example import GROUP, Example, make_batch
 from tests.rewards.pictures import random_texts
@@ -28,6 +29,7 @@ def random_answers(rng: random.Random) -> RewardBatch:
     return make_batch(Outputs(texts=tuple(random_texts(rng, count))), random_texts(rng, count))
 
 
+META = MetaJudge(JudgeModel())
 EXAMPLE = Example(random_batch=random_answers, settings={"prompt": "critique_then_score"})
 
 
@@ -169,6 +171,46 @@ def test_scores_of_a_whole_group_belong_to_their_members() -> None:
     assert scores == pytest.approx([0, 1 / 9, 3 / 9, 1, 1, 3 / 9, 1 / 9, 0])
     assert len(judge.questions) == 2
     assert len({tuple(lengths_listed(question)) for question in judge.questions}) == 2  # each in an order of its own
+
+
+def test_a_meta_judge_drops_whole_replies_about_a_group() -> None:
+    replies = iter(("Bad: no reason.\nScores: [1, 1, 1, 1]", "Good: length.\nScores: {}"))
+    judge = RuleJudge(lambda question: next(replies).format(lengths_listed(question)))
+    meta = RuleJudge(lambda question: "0.9" if "Good:" in question.text else "0.2")
+    trusting = Meta(JudgeModel("meta"), meta, load_prompt("judgement_correct"), lambda reply: float(reply.text), 1)
+    several = JudgeModel(temperature=0.5)
+    reward = TextJudge("deepseek_grm", votes=2, judges=(several,), meta=META)
+    reward._panel = Panel([(several, judge)], 2, "mean", Memory(None), Ledger(None, None, None), trusting)
+    assert reward.score(answers("a", "bb", "cccc", "d" * 10)).tolist() == pytest.approx([0, 1 / 9, 3 / 9, 1])
+    assert len(judge.questions) == 2 and len(meta.questions) == 2  # of the whole group, not of each member
+    assert meta.questions[0].words == ("yes", "no") and "1. " in meta.questions[0].text  # it sees the answers
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"votes": 1}, "some of several votes, got 1"),
+        ({"meta": MetaJudge(JudgeModel(), kept=5)}, "got 4 and kept: 5"),
+        ({"meta": MetaJudge(JudgeModel(), "critique_then_score")}, "form yes_no"),
+        ({"meta": MetaJudge(JudgeModel(), "answer_correct")}, "alone, got 'answer_correct'"),
+        ({"prompt": "answer_correct", "reference": "answer"}, "writes nothing"),
+    ],
+)
+def test_what_does_not_go_with_a_meta_judge(changes: dict[str, Any], message: str) -> None:
+    settings = {"prompt": "deepseek_grm", "votes": 4, "judges": (JudgeModel(temperature=1.0),), "meta": META}
+    with pytest.raises(ValueError, match=message):
+        TextJudge(**settings | changes)
+
+
+def test_a_meta_judge_is_loaded_and_asked(tmp_path: Path) -> None:
+    judges = (JudgeModel(url="http://localhost:1/v1", temperature=1.0),)
+    reward = TextJudge("deepseek_grm", votes=4, judges=judges, meta=META)
+    assert {"model", "service"} <= reward.needs
+    twin = reward.tiny(0, tmp_path)
+    twin.prepare(Placement(torch.device("cpu"), torch.float32))
+    assert twin._panel is not None and twin._panel.meta is not None and twin._panel.meta.kept == 2
+    assert all(0 <= score <= 1 for score in twin.score(answers("a", "bb", "cccc", "d")).tolist())
+    assert twin.spent()["requests"] == 4 + 4
 
 
 def test_the_question_of_the_rows_principle() -> None:

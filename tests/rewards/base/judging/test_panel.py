@@ -7,7 +7,8 @@ import pytest
 
 from mmrl.core.contracts import ConfigError, RunError
 from mmrl.rewards.base.judging.memory import Ledger, Memory, Spent
-from mmrl.rewards.base.judging.panel import Panel, combined
+from mmrl.rewards.base.judging.panel import Meta, Panel, combined, most_trusted
+from mmrl.rewards.base.judging.prompt_files import load_prompt
 from mmrl.rewards.base.judging.questions import Question, Reply, UnansweredError
 from mmrl.rewards.base.judging.settings import JudgeModel
 
@@ -48,6 +49,33 @@ def test_votes_by_hand() -> None:
     assert combined([0.2, 0.4], "mean_minus_std") == pytest.approx(0.3 - 0.1)
     assert combined([0.2, WRONG, 0.4], "mean") == pytest.approx(0.3)
     assert combined([0.2, WRONG], "mean") is WRONG and combined([WRONG], "min") is WRONG
+
+
+def test_the_most_trusted_votes_by_hand() -> None:
+    assert most_trusted([0.1, 0.9, 0.5, 0.3], [0.2, 0.8, 0.4, 0.6], 2) == [0.9, 0.3]
+    assert most_trusted([0.1, 0.9, 0.5], [0.5, 0.5, 0.9], 2) == [0.5, 0.1]  # of equal trust the first
+    assert most_trusted([0.1, WRONG, 0.5], [0.1, WRONG, 0.2], 1) == [0.5]
+    assert most_trusted([0.1, 0.9, 0.5], [WRONG, 0.9, 0.1], 3) == [0.9, 0.5]
+    untrusted = most_trusted([0.1, 0.9, 0.5], [WRONG, 0.9, WRONG], 2)
+    assert untrusted == [WRONG, 0.9, WRONG] and combined(untrusted, "mean") is WRONG
+
+
+def test_votes_that_the_meta_judge_trusts_least_do_not_count() -> None:
+    trusts = {"0": 0.1, "1": 0.9, "0.5": 0.8}
+
+    class Trusting(Scripted):
+        def ask(self, questions: Sequence[Question], seeds: Sequence[int]) -> list[Reply | UnansweredError]:
+            self.num_questions += len(questions)
+            self.texts += [question.text for question in questions]
+            return [Reply(str(trusts[one.text.split("-----")[1].strip()])) for one in questions]
+
+    judge, meta = Scripted("0", "1", "x", "0.5"), Trusting()
+    asked = panel(judge, votes=4)
+    asked.meta = Meta(JudgeModel("meta"), meta, load_prompt("judgement_correct"), read, 2)
+    assert values(asked, "How good?") == [pytest.approx((1 + 0.5) / 2)]  # without it (0 + 1 + 0.5) / 3
+    assert meta.num_questions == 3 and all("How good?" in text for text in meta.texts)  # x cannot be read
+    assert values(asked, "How good?") == [0.75] and meta.num_questions == 3  # kept, as all replies
+    assert asked.ledger.spent.requests == 4 + 3
 
 
 def test_each_judge_votes_as_often_as_told() -> None:
