@@ -42,7 +42,7 @@ class Agent(Gui):
     """
 
     sample_kind: ClassVar[Literal["latents", "tokens", "turns"]] = "turns"
-    makes: ClassVar[frozenset[str]] = Gui.makes | {"step_rewards", "outcomes"}
+    makes: ClassVar[frozenset[str]] = Gui.makes | {"step_rewards", "outcomes", "screens"}
 
     environment: Environment  # `{name: browser, width: 960}`, or one of your own, `{name: "my_world:Corridor"}`
     screenshots: Annotated[int, Field(ge=1)] = 1  # how many of the last screenshots are in a turn's prompt
@@ -187,7 +187,9 @@ class Agent(Gui):
             for episode, action, canvas in zip(episodes, outputs.actions, outputs.canvases, strict=True)
         ]
         outcomes = tuple(episode.outcome for episode in episodes)
-        return replace(outputs, step_rewards=torch.tensor(rewards, dtype=torch.float32), outcomes=outcomes)
+        screens = tuple(None if one.outcome == "failed" else one.seen[-1].screenshot for one in episodes)
+        step_rewards = torch.tensor(rewards, dtype=torch.float32)
+        return replace(outputs, step_rewards=step_rewards, outcomes=outcomes, screens=screens)
 
     def _after(self, episode: Episode, action: Action | None, canvas: Canvas | None, plan: EpisodePlan) -> float:
         """Finishes an episode's turn and returns its reward; the outcome, if any, is noted in the episode."""

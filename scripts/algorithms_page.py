@@ -31,9 +31,9 @@ GROUPS: dict[str, tuple[str, ...]] = {  # all but those of `recipes.FIRST`, whic
         "No-Thinking-CLS-RL", "pPE",
         "Prompt-A-Video", "PromptEnhancer", "Reasoning-SQL", "ReDit", "ReMax", "RewardAnything", "RLOO on turns",
         "RLVR across diverse domains", "RoboRefer", "SCST", "SE-GUI", "SEED-GRPO", "Seg-Zero",
-        "Selective sample replay", "Semantic encoder reward", "SPO-tree", "SRPO", "STAR-R1", "Think-RM", "Time-R1",
-        "TreeRL", "TreeRPO", "Trust-GRPO", "UI-R1", "VideoChat-R1", "Vision-R1", "Visual-RFT", "VL-RewardBench",
-        "VLAA-Thinker", "VLM-R1", "VPO", "XRPO",
+        "Selective sample replay", "Semantic encoder reward", "SPO-tree", "SRPO", "STAR-R1", "Step-GRPO", "Think-RM",
+        "Time-R1", "TreeRL", "TreeRPO", "Trust-GRPO", "UI-R1", "VideoChat-R1", "Vision-R1", "Visual-RFT",
+        "VL-RewardBench", "VLAA-Thinker", "VLM-R1", "VPO", "XRPO",
     ),
     "Both": (
         "APA", "AsymRE", "CISPO", "CoPG", "DPO", "Dr. GRPO", "DRA-GRPO", "G-RA", "GDPO", "GMPO", "GPG", "GVPO", "HERON",

@@ -108,7 +108,7 @@ def section_of(name: str, file: JudgePrompt) -> dict[str, Any]:
 def _of_twin(name: str, file: JudgePrompt) -> list[str]:
     section = section_of(name, file)
     tasks = list(file.question) if isinstance(file.question, Mapping) else [""]
-    own = {"criteria": list(RULES), "criterion": RULES[0], "principle": RULES[0]}
+    own = {"criteria": list(RULES), "criterion": RULES[0], "principle": RULES[0], "page": RULES[0]}
     with TemporaryDirectory() as folder:
         rows = Path(folder) / "rows.jsonl"
         every = [{**own, **row, "task": tasks[number % len(tasks)]} for number, row in enumerate(ROWS)]

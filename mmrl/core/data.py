@@ -66,6 +66,7 @@ class Outputs:
     actions: tuple[Action | None, ...] | None = None  # B: the action that an answer names; None: not understood
     step_rewards: Tensor | None = None  # [B] float32: the environment's reward for the turn's action
     outcomes: tuple[Outcome | None, ...] | None = None  # B: how the episode ended; None: not in this turn
+    screens: tuple[Picture | None, ...] | None = None  # B: the screen after the turn; None: the environment broke
     given: Tensor | None = None  # [B] int64: place among the outputs that the prompt brings; -1: it was sampled
     # B: the outputs of each sample alone, where they have several sizes; then all other fields are None. `select` of
     # samples of one size returns their tensors.

@@ -27,6 +27,7 @@ MEDIA = (
     "actions",
     "step_rewards",
     "outcomes",
+    "screens",
     "pieces",
     "given",  # by a sampler of offline outputs
 )

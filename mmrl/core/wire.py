@@ -83,6 +83,7 @@ class Item(_Message):
     fps: Annotated[float, Field(gt=0)] | None = None
     audio: Any = None  # a medium
     audio_rate: Annotated[int, Field(gt=0)] | None = None
+    screen: Any = None  # a file; null: the environment broke
     text: str | None = None
     is_finished: bool | None = None
     num_tokens: Annotated[int, Field(ge=0, lt=2**63)] | None = None
@@ -233,6 +234,9 @@ def _item_message(batch: RewardBatch, row: int, needs: frozenset[str]) -> dict[s
     for name, item_name in _MEDIA.items():
         if name in needs and getattr(batch.outputs, name) is not None:
             message[item_name] = {"tensor": f"{item_name}.{row}"}
+    if "screens" in needs and batch.outputs.screens is not None:
+        screen = batch.outputs.screens[row]
+        message["screen"] = None if screen is None else file_medium(picture_content(screen))
     for name, item_name in _VALUES.items():
         values = getattr(batch.outputs, name) if _BESIDE.get(name, name) in needs else None
         if values is not None:
@@ -343,6 +347,8 @@ def _read_outputs(item: Item, prompt: Prompt, reader: MediaReader) -> Outputs:
         if item.audio_rate is None:
             raise Unreadable("audio needs its audio_rate, samples per second")
         values |= {"audio": reader.sound(item.audio)[None], "audio_rate": (item.audio_rate,)}
+    if "screen" in item.model_fields_set:
+        values["screens"] = (None if item.screen is None else reader.picture(item.screen, "the screen"),)
     for name, item_name in _VALUES.items():
         value = getattr(item, item_name)
         if name in _BESIDE or item_name not in item.model_fields_set or (value is None and name not in _OPTIONAL):

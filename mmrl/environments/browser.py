@@ -2,7 +2,7 @@
 
 import hashlib
 import math
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
@@ -113,6 +113,15 @@ class Browser(Checked):
             raise ConfigError(f"environments.browser: the page {self._task[0]!r} has no oracle() in window.mmrl")
         parts = self._run(self._tab.ask("oracle"), self.step_seconds, what)
         return None if parts is None else _action(parts)
+
+    def within(self, work: Callable[[Tab], Coroutine[Any, Any, Answer]], what: str) -> Answer:
+        """Returns the result of `work` in the page; `what` says in errors what was done.
+
+        Raises RunError where it fails or takes longer than `step_seconds`; the browser is then closed.
+        """
+        if self._tab is None:
+            raise RunError("environments.browser: no episode has begun")
+        return self._run(work(self._tab), self.step_seconds, what)
 
     def close(self) -> None:
         """Kills the browser, from any thread; a step that waits for the browser in another thread then raises."""

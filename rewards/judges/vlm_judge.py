@@ -27,12 +27,15 @@ class VlmJudge(JudgeReward):
     pictures before the question, in this order: the first image of the prompt where `condition_image` says so (what was
     edited, what is asked about), the row's own image where `reference_image` does (what the sample is compared with, as
     in RewardDance, arXiv 2509.08826), then what the policy made. Of a video the judge sees `num_frames` frames, evenly
-    spaced from the first to the last. Images are rounded to 8 bits, so there is no gradient.
+    spaced from the first to the last. With `of: screens` each turn of an agent is judged by the screen after its
+    action, so that its score is a reward of that turn (WebGen-Agent, arXiv 2509.22644). Images are rounded to 8 bits,
+    so there is no gradient.
 
     Raises ValueError for a prompt file and settings that do not go together.
     """
 
-    of: Literal["images", "videos", "texts"] = "images"  # what the policy makes; texts: answers about images
+    # what the policy makes; texts: answers about images; screens: what an agent sees after each of its turns
+    of: Literal["images", "videos", "texts", "screens"] = "images"
     condition_image: bool = (
         False  # whether the prompt's first image is shown before; of texts it is what they are about
     )
@@ -51,7 +54,7 @@ class VlmJudge(JudgeReward):
         if self.tag is not None and self.of != "texts":
             raise ValueError(f"tag goes with answers (of: texts), got {self.of}")
         if self.reference_image and self.of == "texts":
-            raise ValueError("reference_image goes with what is seen (of: images or videos), got texts")
+            raise ValueError("reference_image goes with what is seen (of: images, videos or screens), got texts")
         shown = {"prompt.image"} if self.condition_image else set()
         shown |= {"target.given"} if self.reference_image else set()
         object.__setattr__(self, "needs", self.needs | {self.of} | shown)
@@ -66,12 +69,18 @@ class VlmJudge(JudgeReward):
     def shown(self, batch: RewardBatch, row: int) -> "tuple[list[Image], str]":
         """Returns the pictures of a sample, or its answer.
 
-        Raises ValueError for pixels that are NaN or infinite, and ParseError for an answer without the tag.
+        Raises ValueError for pixels that are NaN or infinite and for a turn in which the environment broke, and
+        ParseError for an answer without the tag.
         """
         outputs = batch.outputs
         if self.of == "texts":
             assert outputs.texts is not None, "scoring checks needs"
             return [], extract(outputs.texts[row], self.tag)
+        if self.of == "screens":
+            assert outputs.screens is not None, "scoring checks needs"
+            if (screen := outputs.screens[row]) is None:
+                raise ValueError("the environment broke in this turn")
+            return [screen.load().convert("RGB")], ""
         made: Tensor | None = outputs.images if self.of == "images" else outputs.videos
         assert made is not None, "scoring checks needs"
         return pictures(made[row : row + 1] if self.of == "images" else chosen_frames(made[row], self.num_frames)), ""

@@ -30,6 +30,7 @@ OUTPUTS = {
     "pieces": "pieces",
     "step_reward": "step_rewards",
     "outcome": "outcomes",
+    "screen": "screens",  # a picture after the turn, `screen.load()`; None: the environment broke
 }
 ALWAYS = ("prompt", "target", "seed", "iteration")  # there for every sample
 
@@ -39,7 +40,7 @@ class Python(Checked):
     """The score of a function of your own, written `module:function`: one number for each sample, or for a whole batch.
 
     `mode: sample`: the names of its parameters say what the function gets, and what the reward needs follows from them:
-      text, image, video, action, canvas, is_finished, num_tokens, pieces, step_reward, outcome: the sample's own
+      text, image, video, action, canvas, is_finished, num_tokens, pieces, step_reward, outcome, screen: its own
       prompt: the `Prompt` (text, media, target, system). target: its target, a mapping. seed, iteration: numbers
       any other name: that field of the target; a default value stands in where something is not there
     So `def close(text, answer): return float(answer in text)` needs texts and `target.answer`, and returns a number.

@@ -76,7 +76,7 @@ class Wants:
         ("videos", "reward 'r' needs videos, but the policy makes images"),
         ("target.box", "reward 'r' needs 'box' in the target of every prompt, got none for 'prompt 0'"),
         ("image", "needs 'image'; allowed are images, videos, audio, texts, is_finished, "),
-        ("image", "step_rewards, outcomes, pieces, given, controls, prompt.image, model, service and target"),
+        ("image", "step_rewards, outcomes, screens, pieces, given, controls, prompt.image, model, service and target"),
         ("target.", "reward 'r' needs 'target.'; allowed are"),
     ],
 )

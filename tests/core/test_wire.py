@@ -64,6 +64,7 @@ def whole_batch() -> RewardBatch:
         actions=(Action("click", (1 / 3, 2.0)), None),
         step_rewards=torch.tensor([0.1, -1.0]),
         outcomes=("done", None),
+        screens=(StoredPicture("the screen", content=png()), None),
         given=torch.tensor([-1, 3]),
     )
     return RewardBatch(

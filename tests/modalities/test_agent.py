@@ -62,6 +62,7 @@ def test_an_episode_is_what_the_world_makes_of_its_actions(rollout: Rollout) -> 
             action = outputs.actions[row]
             seen = world.step(action) if action is not None else replace(seen, reward=0.0)
             assert float(outputs.step_rewards[row]) == seen.reward
+            assert outputs.screens is not None and outputs.screens[row] == seen.screenshot  # after the action
         assert (outputs.outcomes[rows[-1]] == "done") == seen.is_done
 
 
@@ -136,6 +137,8 @@ def test_a_world_that_breaks_ends_its_episode_and_no_other(trouble: str, caplog:
     outcomes = rollout.outputs.outcomes
     assert outcomes is not None
     assert [outcome for outcome in outcomes if outcome] == ["failed"] * 3 + ["turn_limit"] * 3
+    screens = rollout.outputs.screens
+    assert screens is not None and [s is None for s in screens] == [one == "failed" for one in outcomes]
     assert rollout.turn[rollout.episode < 3].max() == 1, "the second step broke"
     assert len(policy._free) == 3, "a broken world is not used again"
     line = next(n for n, line in enumerate(Path(toy_worlds.__file__).read_text().splitlines(), 1) if "gave way" in line)

@@ -72,6 +72,8 @@ class Columns:
             "input_text": example.name,
             "label": [example.name],
             "include": [{"class": "apple", "count": 1 + example.number % 4}],
+            "page": f"A page that says {example.answer}.",
+            "checks": ["body", ["body", "p"]],
             "principle": "Short answers are better than long ones.",
             "criteria": [{"text": f"It says {example.answer}.", "weight": 3}, {"text": "It is polite."}],
         }

@@ -136,7 +136,7 @@ class Panel:
 def most_trusted(
     votes: Sequence[float | UnansweredError], trusts: Sequence[float | UnansweredError], kept: int
 ) -> list[float | UnansweredError]:
-    """Returns the `kept` votes with the largest trust, of equal trust the first (arXiv 2504.02495, section 4.2).
+    """Returns the `kept` votes with the largest trust, of equal trust the first (arXiv 2504.02495).
 
     All votes, with an error in the place of those without a trust, where not more than half can be read.
     """

@@ -197,7 +197,12 @@ def test_a_meta_judge_drops_whole_replies_about_a_group() -> None:
     ],
 )
 def test_what_does_not_go_with_a_meta_judge(changes: dict[str, Any], message: str) -> None:
-    settings = {"prompt": "deepseek_grm", "votes": 4, "judges": (JudgeModel(temperature=1.0),), "meta": META}
+    settings: dict[str, Any] = {
+        "prompt": "deepseek_grm",
+        "votes": 4,
+        "judges": (JudgeModel(temperature=1.0),),
+        "meta": META,
+    }
     with pytest.raises(ValueError, match=message):
         TextJudge(**settings | changes)
 

@@ -13,6 +13,7 @@ from transformers import AutoModelForCausalLM, AutoModelForImageTextToText, Auto
 
 from mmrl.core.contracts import ConfigError, RewardBatch
 from mmrl.core.data import Outputs, Prompt
+from mmrl.core.reward_batches import select
 from mmrl.media.pictures import Picture, StoredPicture
 from mmrl.rewards.base.judging.local import LocalJudge
 from mmrl.rewards.base.judging.memory import Ledger, Memory
@@ -105,6 +106,27 @@ def test_a_reference_must_be_a_picture_that_the_row_brings() -> None:
         reward.check(Prompt("a", target={"given": ("an answer",), "criteria": "b"}))
     with pytest.raises(ValueError, match="reference_image goes with what is seen"):
         VlmJudge("critique_then_score", of="texts", reference_image=True)
+
+
+def test_each_turn_of_an_agent_is_judged_by_the_screen_after_it() -> None:
+    reward = VlmJudge("web_page_step", of="screens")
+    before, after = [shot(number) for number in range(3)], [shot(10), shot(11), None]
+
+    class Looking(Noting):
+        def ask(self, questions: Sequence[Question], seeds: Sequence[int]) -> list[Reply | UnansweredError]:
+            self.questions += questions
+            place = {one.load().convert("RGB").tobytes(): n for n, one in enumerate(after) if one is not None}
+            return [Reply(f"Fine.\nScore: {(5, 2)[place[one.images[0].tobytes()]]}") for one in questions]
+
+    judge = Looking("")
+    reward._panel = Panel([(JudgeModel(), judge)], 1, "mean", Memory(None), Ledger(None, None, None))
+    outputs, page = Outputs(texts=("a", "b", "c"), screens=tuple(after)), {"page": "a page about tea"}
+    batch = make_batch(outputs, ["turn"] * 3, [page] * 3, media=[(one,) for one in before])
+    assert reward.score(select(batch, torch.tensor([0, 1]))).tolist() == [1, 0.25]  # of 1 to 5
+    assert all("about tea" in one.text and len(one.images) == 1 for one in judge.questions)
+    assert {"screens", "target.page"} <= reward.needs and reward.granularity == "sample"
+    with pytest.raises(ValueError, match="the environment broke in this turn"):
+        reward.score(select(batch, torch.tensor([2])))
 
 
 def test_a_pair_is_shown_in_both_orders() -> None:
