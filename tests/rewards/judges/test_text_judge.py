@@ -211,10 +211,13 @@ def test_a_meta_judge_is_loaded_and_asked(tmp_path: Path) -> None:
     judges = (JudgeModel(url="http://localhost:1/v1", temperature=1.0),)
     reward = TextJudge("deepseek_grm", votes=4, judges=judges, meta=META)
     assert {"model", "service"} <= reward.needs
-    twin = reward.tiny(0, tmp_path)
-    twin.prepare(Placement(torch.device("cpu"), torch.float32))
+    twin, other = reward.tiny(0, tmp_path / "one"), reward.tiny(0, tmp_path / "other")
+    for one in (twin, other):
+        one.prepare(Placement(torch.device("cpu"), torch.float32))
     assert twin._panel is not None and twin._panel.meta is not None and twin._panel.meta.kept == 2
-    assert all(0 <= score <= 1 for score in twin.score(answers("a", "bb", "cccc", "d")).tolist())
+    scores = twin.score(answers("a", "bb", "cccc", "d")).tolist()
+    assert all(0 <= score <= 1 for score in scores) and len(set(scores)) > 1
+    assert other.score(answers("a", "bb", "cccc", "d")).tolist() == scores  # in whatever folder
     assert twin.spent()["requests"] == 4 + 4
 
 
