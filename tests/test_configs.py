@@ -28,7 +28,7 @@ SMALL = (
     *("flow_grpo_sd35", "geometry3k_qwen25vl_7b", "gigpo_qwen25vl_3b_screens", "nft_sdxl", "quickstart_video"),
     *("lab/adjoint_matching", "lab/best_of_n", "lab/branch_grpo", "lab/consistency", "lab/dance_grpo", "lab/e_grpo"),
     *("lab/fk_steering", "lab/g2rpo", "lab/neighbor", "lab/precise", "lab/spin", "lab/spo", "lab/svdd"),
-    *("lab/motion_partial_chain", "lab/tempflow", "lab/tree_rl", "flow_nrg_wan"),
+    *("lab/motion_partial_chain", "lab/tempflow", "lab/tree_rl", "flow_nrg_wan", "webgen_agent_qwen25vl_3b"),
 )
 
 
@@ -153,7 +153,8 @@ def test_each_modality_environment_and_sampler_runs_small() -> None:
 
 def marks_of(name: str) -> list[pytest.MarkDecorator]:
     """A twin is written, loaded and evaluated with all 40 steps, which is slow; the labs' twins are many."""
-    is_in_browser = "name: browser" in (ROOT / "configs" / f"{name}.yaml").read_text(encoding="utf-8")
+    text = (ROOT / "configs" / f"{name}.yaml").read_text(encoding="utf-8")
+    is_in_browser = "name: browser" in text or "name: written_page" in text
     slow = [] if name in FAST else [pytest.mark.slow]
     return slow + [pytest.mark.exhaustive] * (name not in SMALL) + [needs_browser] * is_in_browser
 
