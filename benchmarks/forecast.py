@@ -215,12 +215,16 @@ def write_images(folder: Path, settings: Mapping[str, Any]) -> None:
 
 
 def said_of(config: RunConfig, prompt_tokens: int) -> tuple[int, str]:
-    """Returns the forecast of the peak in bytes, and the phase that it is in."""
+    """Returns the forecast of the peak in bytes, and the phase that it is in; the device and the host are one here."""
     parts = build(config)
     work, footprint = forecast.footprint_of(config, parts, prompt_tokens)
     memory = forecast.memory_of(config, parts, work, footprint, on_gpu=False)
-    peak, host = memory.pop("peak"), memory.pop("host", 0)
-    return peak + host, max(memory, key=lambda phase: memory[phase])
+    host = memory.pop("host", 0)
+    del memory["peak"]
+    if config.memory.rollouts == "host":  # samples go there when they are made
+        memory["rollout"] -= footprint.kept + footprint.outputs
+    phase = max(memory, key=lambda name: memory[name])
+    return memory[phase] + host, phase
 
 
 def measured_of(config: RunConfig, folder: Path) -> tuple[int, int, int]:
