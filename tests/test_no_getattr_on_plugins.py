@@ -30,7 +30,7 @@ ALLOWED: dict[str, str] = {
         losses.diffusion_dpo.DiffusionDpo.measure losses.prdp.Prdp.compare training.update._add_entropy
     """,
     "models, processors and pipelines of transformers and diffusers, and modules of torch": """
-        labs.edits.pretrain.train_flow
+        labs.edits.pretrain.train_flow modalities.encoding.deepstack.use_places
         modalities.encoding.encoded_files._add_network modalities.encoding.encoded_files._add_tokenizer
         modalities.encoding.families.unread modalities.encoding.positions.rope_positions
         modalities.encoding.prompt_encoder.PromptEncoder._chat_template

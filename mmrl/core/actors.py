@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from textwrap import shorten
 from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
-import torch
 from pydantic import ConfigDict, Field
 
 from mmrl.core.checked import Checked
@@ -51,6 +50,8 @@ class Actor:
             make: makes the object there; it is sent by pickle. settings: of the cluster and the actor.
             what: names the object in errors.
         """
+        import torch
+
         self._ray, self._settings, self._what = connected(settings), settings, what
         remote = self._ray.remote(_Holder)
         options: dict[str, Any] = {"num_cpus": settings.cpus, "num_gpus": settings.gpus, "max_restarts": 0}
@@ -102,6 +103,8 @@ class _Holder:
     """The object in its process. What it raises is an answer too, so that the caller sees the exception itself."""
 
     def __init__(self, make: Callable[[], Any], num_threads: int) -> None:
+        import torch
+
         torch.set_num_threads(num_threads)  # as where threads call it: sums do not depend on the place
         self._make, self._object = make, None
 
