@@ -266,7 +266,10 @@ def test_no_wrapper_holds_a_dense_reward() -> None:
     several |= {"weighted": {"rewards": [held], "weights": [1.0]}}
     beside: dict[str, Any] = {"gated": {"gate": plain}, "trusted": {"accuracy": plain}, "annealed": {"last": 3}}
     beside |= {"threshold": {"threshold": 0.5}, "constrained": {"constraints": [plain]}}
-    drawn: dict[str, Any] = {"generator": {"name": "sd3"}, "sampler": {"name": "ode", "num_steps": 2}}
+    drawn: dict[str, Any] = {
+        "generator": {"name": "sd3", "model": "own/model"},
+        "sampler": {"name": "ode", "num_steps": 2},
+    }
     beside |= {"generate_then_score": drawn}
     wrappers = [name for name in names("rewards") if issubclass(find("rewards", name), RewardWrapper)]
     assert {"clip_range", "running_normalised", *several, *beside} <= set(wrappers)
