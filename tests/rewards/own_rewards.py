@@ -14,8 +14,8 @@ import torch
 def close(text, answer):
     return float(answer in text)
 
-def everything(text, image, video, action, canvas, is_finished, num_tokens, pieces, step_reward, outcome, prompt,
-               target, seed, iteration, answer):
+def everything(text, image, video, action, canvas, is_finished, num_tokens, pieces, step_reward, outcome, screen,
+               prompt, target, seed, iteration, answer):
     seen.append(dict(locals()))
     return 0
 

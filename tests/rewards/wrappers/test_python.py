@@ -11,6 +11,7 @@ from torch import Tensor
 from mmrl.core.contracts import RewardBatch, Segmented
 from mmrl.core.data import Outputs, Prompt
 from mmrl.core.plugins import build
+from mmrl.media.pictures import StoredPicture
 from mmrl.parsing.actions.action import Action
 from mmrl.parsing.coordinates import Canvas
 from mmrl.rewards.wrappers.python import ALWAYS, OUTPUTS, Python
@@ -56,6 +57,7 @@ def test_parameters_are_what_a_sample_has(own: Any) -> None:
         actions=(None, Action("click", point=(1, 2))),
         step_rewards=torch.tensor([0.5, 1.5]),
         outcomes=("done", None),
+        screens=(StoredPicture("a screen", content=b""), None),
     )
     target = {"answer": "red", "text": "not the answer's"}
     batch = make_batch(outputs, ["a", "b"], [target, target], iteration=7)
@@ -69,6 +71,7 @@ def test_parameters_are_what_a_sample_has(own: Any) -> None:
     assert first["pieces"] == ("o", "n", "e", "")
     assert first["canvas"] == Canvas((8, 8), (8, 8), "original") and first["action"] is None
     assert second["action"] == Action("click", point=(1, 2)) and first["outcome"] == "done"
+    assert first["screen"] == StoredPicture("a screen", content=b"") and second["screen"] is None
     assert first["prompt"] == Prompt("a", target=target) and first["target"] == target and first["answer"] == "red"
     assert second["seed"] == 1 and second["iteration"] == 7
 
