@@ -16,7 +16,7 @@ from PIL import Image
 
 from mmrl.core.contracts import Keeping, Modality, RunError, Sampler
 from mmrl.core.data import Outputs, Prompt, Rollout, Scores, WeightsName
-from mmrl.core.keys import GroupKey, generator
+from mmrl.core.keys import GroupKey, generator, prompt_index_of
 from mmrl.media.mp4 import Sound, Video, frames_of
 from mmrl.media.pictures import Picture, Role
 from mmrl.parsing.actions.action import Action
@@ -109,7 +109,7 @@ class Evaluator:
         """
         local = self.processes.share([(GroupKey(self.seed, 0, n), prompt) for n, prompt in enumerate(self.prompts)])
         with counting("evaluation", len(local)) as counter:
-            judgements, samples, kinds = self._judged_chunks(local, is_stopping, counter)
+            judgements, samples = self._judged_chunks(local, is_stopping, counter)
         everyone = Judgement.join(self.processes.gather(judgements))
         self.scorer.check(everyone.scores, everyone.first_failures, "held-out evaluation: ")
         if not everyone.scores.valid.any():
@@ -117,40 +117,35 @@ class Evaluator:
             words = f"held-out evaluation: not one sample could be judged; first failure: {first}"
             raise RunError(words) from raised(first)
         samples = sorted(self.processes.gather(samples), key=lambda sample: sample.seed)
-        return _result(everyone.scores, samples, self.processes.gather(kinds))
+        kinds = [] if self.by is None else [str(prompt.target[self.by]) for prompt in self.prompts]
+        return _result(everyone.scores, samples, kinds)
 
     def _judged_chunks(
         self, local: Sequence[tuple[GroupKey, Prompt]], is_stopping: Callable[[], bool], counter: Counter
-    ) -> tuple[list[Judgement], list[SavedSample], list[str]]:
-        """Returns the judgements of this process's prompts, chunk by chunk, some samples to look at, and the value of
-        the field `by` for each sample that was judged; none without such a field.
-        """
+    ) -> tuple[list[Judgement], list[SavedSample]]:
+        """Returns the judgements of this process's prompts, chunk by chunk, and some samples to look at."""
         judgements: list[Judgement] = []
         samples: list[SavedSample] = []
-        kinds: list[str] = []
         most = -(-len(self.prompts) // self.processes.num_processes)  # prompts of one process
         for start in range(0, most, self.chunk):
             if is_stopping():
                 raise EvaluationStopped
             chunk = local[start : start + self.chunk]
             sample = partial(self._judged_chunk, chunk, counter)
-            judgement, more, kind = self.processes.sampled(self.policy, self.weights, sample)
+            judgement, more = self.processes.sampled(self.policy, self.weights, sample)
             judgements += judgement
             samples += more
-            kinds += kind
             counter.add(len(chunk))
-        return judgements, samples, kinds
+        return judgements, samples
 
     def _judged_chunk(
         self, chunk: Sequence[tuple[GroupKey, Prompt]], counter: Counter
-    ) -> tuple[list[Judgement], list[SavedSample], list[str]]:
-        """Returns the judgement of a chunk of prompts, samples to look at, and the kinds of those judged; none where
-        there are no prompts.
-        """
+    ) -> tuple[list[Judgement], list[SavedSample]]:
+        """Returns the judgement of a chunk of prompts, and samples to look at; none where there are no prompts."""
         if not chunk:
             if self.processes.is_sharded:
                 dummy_rollout(self.policy, self.sampler, self.samples_per_prompt)
-            return [], [], []
+            return [], []
         keys, prompts = zip(*chunk, strict=True)
         plans = [
             self.sampler.plan(policy_for(self.policy, prompt), key, self.samples_per_prompt)
@@ -160,12 +155,9 @@ class Evaluator:
         rollout = self.policy.rollout(prompts, plans, keys)
         judgement = self._judged(rollout)
         samples = self._chosen(rollout, judgement.scores)
-        kinds: list[str] = []
-        if self.by is not None:
-            kinds = [str(rollout.prompts[number].target[self.by]) for number in rollout.prompt.tolist()]
         if isinstance(self.policy, Keeping):
             self.policy.forget()
-        return [judgement], samples, kinds
+        return [judgement], samples
 
     def _judged(self, rollout: Rollout) -> Judgement:
         try:
@@ -185,15 +177,15 @@ class Evaluator:
 
 
 def _result(scores: Scores, samples: list[SavedSample], kinds: Sequence[str] = ()) -> Result:
-    order = scores.group.argsort(stable=True)
-    scores = scores.select(order)  # sums must not depend on how prompts fell on processes
+    """Returns the result; `kinds` has one of each held-out prompt, by which scores are reported as well, or none."""
+    scores = scores.select(scores.group.argsort(stable=True))  # sums must not depend on how prompts fell on processes
     share = scores.share  # every episode counts alike, however many turns it took
     total = scores.total.nan_to_num().double() * share
     score = float(total.sum() / share.sum())
     metrics = {"held_out/score": score, "held_out/failed": float(num_failed(scores))}
-    ordered = [kinds[row] for row in order.tolist()] if kinds else []
-    for kind in sorted(set(ordered)):
-        own = torch.tensor([one == kind for one in ordered])
+    kind_of = [kinds[number] for number in prompt_index_of(scores.group).tolist()] if kinds else []
+    for kind in sorted(set(kind_of)):
+        own = torch.tensor([one == kind for one in kind_of])
         if share[own].sum() > 0:  # else none of them could be judged
             metrics[f"held_out/score/{kind.replace('/', ' ')}"] = float(total[own].sum() / share[own].sum())
     for name, column in zip(scores.names, scores.values.unbind(1), strict=True):
