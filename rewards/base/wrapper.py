@@ -2,14 +2,15 @@
 
 from collections.abc import Callable, Iterator
 from dataclasses import fields, replace
+from math import inf
 from pathlib import Path
-from typing import Any, Protocol, Self, runtime_checkable
+from typing import Any, ClassVar, Protocol, Self, runtime_checkable
 
 import torch
 from torch import Tensor
 
 from mmrl.core.checked import Checked
-from mmrl.core.contracts import Checking, Placement, Prepared, Reward, RewardBatch, Stateful, Twinned
+from mmrl.core.contracts import Checking, Granularity, Placement, Prepared, Reward, RewardBatch, Stateful, Twinned
 from mmrl.core.data import Prompt, Scores
 from mmrl.core.declarations import RewardDeclaration
 from mmrl.core.dense import DENSE
@@ -28,8 +29,14 @@ class RewardWrapper(Checked):
 
     A field may be a reward, a tuple of rewards, a dictionary of rewards, or None. The wrapper prepares, checks, twins
     and saves its inner rewards. A subclass sets its own `needs`, `range` and the like in `__post_init__`, with
-    `override` or `inherit`.
+    `override` or `inherit`; what it does not set is as here.
     """
+
+    range: ClassVar[tuple[float, float]] = (-inf, inf)
+    granularity: ClassVar[Granularity] = "sample"
+    differentiable: ClassVar[bool] = False
+    needs: ClassVar[frozenset[str]] = frozenset()  # beside those of the inner rewards
+    batch_size: ClassVar[int | None] = None
 
     def override(self, **attributes: Any) -> None:
         """Overrides attributes of the class, such as `needs`, for this instance.
@@ -59,7 +66,7 @@ class RewardWrapper(Checked):
             "granularity": reward.granularity,
             "differentiable": reward.differentiable,
             "batch_size": reward.batch_size,
-            "needs": type(self).needs | self.needs_of_inner(),  # type: ignore[attr-defined]  # of every reward
+            "needs": type(self).needs | self.needs_of_inner(),
         }
         self.override(**(inherited | attributes))
 

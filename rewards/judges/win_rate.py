@@ -41,9 +41,6 @@ class WinRate(RewardWrapper):
     source: ClassVar[str] = "Wang et al. 2025 (Pref-GRPO), arXiv 2508.20751"
     range: ClassVar[tuple[float, float]] = (0.0, 1.0)
     granularity: ClassVar[Granularity] = "group"
-    differentiable: ClassVar[bool] = False
-    needs: ClassVar[frozenset[str]] = frozenset()  # beside those of the inner reward
-    batch_size: ClassVar[int | None] = None
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -41,9 +41,7 @@ class AnswerConsistency(RewardWrapper):
     source: ClassVar[str] = "Chen et al. 2025 (GRPO-CARE), arXiv 2506.16141"
     range: ClassVar[tuple[float, float]] = (0.0, 1.0)  # the upper end is that of the inner reward
     granularity: ClassVar[Granularity] = "group"
-    differentiable: ClassVar[bool] = False
     needs: ClassVar[frozenset[str]] = frozenset({"texts", "model"})  # beside those of the inner reward
-    batch_size: ClassVar[int | None] = None
     license: ClassVar[License] = License("Apache-2.0", commercial=True)  # the model card
 
     model: str = "Qwen/Qwen2.5-0.5B-Instruct"  # hub name or folder of the language model

@@ -33,9 +33,7 @@ class LengthWindow(RewardWrapper):
     source: ClassVar[str] = "Feng et al. 2025 (Video-R1), arXiv 2503.21776, section 3.2"
     range: ClassVar[tuple[float, float]] = (0.0, 1.0)
     granularity: ClassVar[Granularity] = "group"
-    differentiable: ClassVar[bool] = False
     needs: ClassVar[frozenset[str]] = frozenset({"num_tokens"})  # beside those of the inner reward
-    batch_size: ClassVar[int | None] = None
 
     def __post_init__(self) -> None:
         super().__post_init__()

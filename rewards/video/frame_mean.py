@@ -8,7 +8,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from mmrl.core.contracts import Granularity, Reward, RewardBatch
+from mmrl.core.contracts import Reward, RewardBatch
 from mmrl.core.keys import generator
 
 from ..base.frames import frames_of
@@ -47,11 +47,7 @@ class FrameMean(RewardWrapper):
     source: ClassVar[str] = (
         "Xue et al. 2025, arXiv 2505.07818; Liu et al. 2025, arXiv 2505.05470; Yuan et al. 2023, arXiv 2312.12490"
     )
-    range: ClassVar[tuple[float, float]] = (float("-inf"), float("inf"))
-    granularity: ClassVar[Granularity] = "sample"
-    differentiable: ClassVar[bool] = False
     needs: ClassVar[frozenset[str]] = frozenset({"videos"})  # beside those of the inner reward
-    batch_size: ClassVar[int | None] = None
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -6,7 +6,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from mmrl.core.contracts import Granularity, Reward, RewardBatch
+from mmrl.core.contracts import Reward, RewardBatch
 from mmrl.core.declarations import RewardDeclaration
 from mmrl.core.schedules import Schedule, Shape
 
@@ -33,11 +33,6 @@ class Annealed(RewardWrapper):
     _schedule: Schedule = field(init=False, repr=False, compare=False)
 
     source: ClassVar[str] = "Zhan et al. 2025 (Vision-R1), arXiv 2503.18013 (progressive rules)"
-    range: ClassVar[tuple[float, float]] = (float("-inf"), float("inf"))  # that of the inner rewards
-    granularity: ClassVar[Granularity] = "sample"
-    differentiable: ClassVar[bool] = False
-    needs: ClassVar[frozenset[str]] = frozenset()  # beside those of the inner rewards
-    batch_size: ClassVar[int | None] = None
 
     def __post_init__(self) -> None:
         super().__post_init__()

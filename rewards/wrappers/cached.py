@@ -13,7 +13,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from mmrl.core.contracts import Granularity, Reward, RewardBatch
+from mmrl.core.contracts import Reward, RewardBatch
 from mmrl.core.data import Outputs
 from mmrl.core.reward_batches import select
 
@@ -40,11 +40,6 @@ class Cached(RewardWrapper):
     _lock: Any = field(default_factory=threading.Lock, init=False, repr=False, compare=False)
 
     source: ClassVar[str] = "memoisation, Michie 1968, doi 10.1038/218019a0"
-    range: ClassVar[tuple[float, float]] = (float("-inf"), float("inf"))  # that of the inner reward
-    granularity: ClassVar[Granularity] = "sample"
-    differentiable: ClassVar[bool] = False
-    needs: ClassVar[frozenset[str]] = frozenset()  # beside those of the inner reward
-    batch_size: ClassVar[int | None] = None
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -6,7 +6,7 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from mmrl.core.contracts import Granularity, Reward, RewardBatch
+from mmrl.core.contracts import Reward, RewardBatch
 
 from ..base.wrapper import RewardWrapper
 
@@ -25,10 +25,6 @@ class ClipRange(RewardWrapper):
 
     source: ClassVar[str] = "Mnih et al. 2015, doi 10.1038/nature14236 (clipped rewards)"
     range: ClassVar[tuple[float, float]] = (0.0, 1.0)
-    granularity: ClassVar[Granularity] = "sample"
-    differentiable: ClassVar[bool] = False
-    needs: ClassVar[frozenset[str]] = frozenset()  # beside those of the inner reward
-    batch_size: ClassVar[int | None] = None
 
     def __post_init__(self) -> None:
         super().__post_init__()

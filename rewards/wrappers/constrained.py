@@ -6,7 +6,7 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from mmrl.core.contracts import Granularity, Reward, RewardBatch
+from mmrl.core.contracts import Reward, RewardBatch
 
 from ..base.wrapper import RewardWrapper, check_judges_samples, score_inner
 
@@ -34,11 +34,6 @@ class Constrained(RewardWrapper):
     limit: float = 0.0  # its score, or the most that it can score
 
     source: ClassVar[str] = "Xu et al. 2024 (CGPO), arXiv 2409.20370"
-    range: ClassVar[tuple[float, float]] = (float("-inf"), float("inf"))  # that of the inner reward, and `limit`
-    granularity: ClassVar[Granularity] = "sample"
-    differentiable: ClassVar[bool] = False
-    needs: ClassVar[frozenset[str]] = frozenset()  # beside those of the inner rewards
-    batch_size: ClassVar[int | None] = None
 
     def __post_init__(self) -> None:
         super().__post_init__()

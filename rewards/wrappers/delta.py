@@ -6,7 +6,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from mmrl.core.contracts import Granularity, Reward, RewardBatch
+from mmrl.core.contracts import Reward, RewardBatch
 from mmrl.core.reward_batches import select
 from mmrl.media.pictures import as_tensor
 
@@ -27,11 +27,7 @@ class Delta(RewardWrapper):
     reward: Reward  # a reward of images
 
     source: ClassVar[str] = "improvement over the input, as edits are judged in Wu et al. 2025, arXiv 2509.26346"
-    range: ClassVar[tuple[float, float]] = (float("-inf"), float("inf"))  # twice as wide as that of the inner reward
-    granularity: ClassVar[Granularity] = "sample"
-    differentiable: ClassVar[bool] = False
     needs: ClassVar[frozenset[str]] = frozenset({"images", "prompt.image"})  # beside those of the inner reward
-    batch_size: ClassVar[int | None] = None
 
     def __post_init__(self) -> None:
         super().__post_init__()

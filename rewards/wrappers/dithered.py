@@ -7,7 +7,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from mmrl.core.contracts import Granularity, Reward, RewardBatch
+from mmrl.core.contracts import Reward, RewardBatch
 from mmrl.core.declarations import RewardDeclaration
 from mmrl.core.keys import generator
 
@@ -32,11 +32,6 @@ class Dithered(RewardWrapper):
     noise: Noise = "gaussian"  # distribution of the noise
 
     source: ClassVar[str] = "Wei et al. 2025 (ReDit), arXiv 2506.18631"
-    range: ClassVar[tuple[float, float]] = (float("-inf"), float("inf"))
-    granularity: ClassVar[Granularity] = "sample"
-    differentiable: ClassVar[bool] = False
-    needs: ClassVar[frozenset[str]] = frozenset()  # beside those of the inner reward
-    batch_size: ClassVar[int | None] = None
 
     def __post_init__(self) -> None:
         super().__post_init__()

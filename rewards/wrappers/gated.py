@@ -7,7 +7,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from mmrl.core.contracts import Granularity, Reward, RewardBatch
+from mmrl.core.contracts import Reward, RewardBatch
 from mmrl.core.reward_batches import select
 
 from ..base.wrapper import RewardWrapper, check_judges_samples, score_inner
@@ -31,11 +31,6 @@ class Gated(RewardWrapper):
     otherwise: float = 0.0  # the score where the gate is shut
 
     source: ClassVar[str] = "Fan et al. 2025 (SophiaVL-R1), arXiv 2505.17018"
-    range: ClassVar[tuple[float, float]] = (float("-inf"), float("inf"))  # that of the inner reward, and `otherwise`
-    granularity: ClassVar[Granularity] = "sample"
-    differentiable: ClassVar[bool] = False
-    needs: ClassVar[frozenset[str]] = frozenset()  # beside those of the inner rewards
-    batch_size: ClassVar[int | None] = None
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -13,7 +13,6 @@ from torch import Tensor
 
 from mmrl.core.contracts import (
     Closing,
-    Granularity,
     Modality,
     Placement,
     Reader,
@@ -74,11 +73,7 @@ class GenerateThenScore(RewardWrapper):
         "Ji et al. 2024 (Prompt-A-Video), arXiv 2412.15156; Wang et al. 2025 (PromptEnhancer), arXiv 2509.04545; "
         "Cheng et al. 2025 (VPO), arXiv 2503.20491"
     )
-    range: ClassVar[tuple[float, float]] = (float("-inf"), float("inf"))  # that of the inner reward
-    granularity: ClassVar[Granularity] = "sample"
-    differentiable: ClassVar[bool] = False
     needs: ClassVar[frozenset[str]] = frozenset({"texts", "model"})  # beside those of the inner reward
-    batch_size: ClassVar[int | None] = None
 
     def __post_init__(self) -> None:
         super().__post_init__()

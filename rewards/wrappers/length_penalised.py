@@ -48,9 +48,7 @@ class LengthPenalised(RewardWrapper):
         float("inf"),
     )  # that of the inner reward, wider by the penalty
     granularity: ClassVar[Granularity] = "group"
-    differentiable: ClassVar[bool] = False
     needs: ClassVar[frozenset[str]] = frozenset({"num_tokens"})  # beside those of the inner reward
-    batch_size: ClassVar[int | None] = None
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -6,7 +6,7 @@ from typing import Annotated, Any, ClassVar
 from pydantic import Field
 from torch import Tensor
 
-from mmrl.core.contracts import Granularity, Reward, RewardBatch
+from mmrl.core.contracts import Reward, RewardBatch
 from mmrl.core.data import Scores
 from mmrl.core.declarations import RewardDeclaration
 
@@ -33,11 +33,6 @@ class RunningNormalised(RewardWrapper):
     _squares: float = field(default=0.0, init=False, compare=False)  # sum of squared distances from the mean
 
     source: ClassVar[str] = "Engstrom et al. 2020, arXiv 2005.12729"
-    range: ClassVar[tuple[float, float]] = (float("-inf"), float("inf"))
-    granularity: ClassVar[Granularity] = "sample"
-    differentiable: ClassVar[bool] = False
-    needs: ClassVar[frozenset[str]] = frozenset()  # beside those of the inner reward
-    batch_size: ClassVar[int | None] = None
 
     def __post_init__(self) -> None:
         super().__post_init__()

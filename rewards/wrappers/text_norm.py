@@ -7,7 +7,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from mmrl.core.contracts import Granularity, Reward, RewardBatch
+from mmrl.core.contracts import Reward, RewardBatch
 from mmrl.core.data import Prompt
 from mmrl.core.reward_batches import select
 
@@ -32,10 +32,7 @@ class TextNorm(RewardWrapper):
 
     source: ClassVar[str] = "Kim et al. 2024 (TextNorm), arXiv 2404.01863"
     range: ClassVar[tuple[float, float]] = (0.0, 1.0)
-    granularity: ClassVar[Granularity] = "sample"
-    differentiable: ClassVar[bool] = False
     needs: ClassVar[frozenset[str]] = frozenset({"target.contrasts"})  # beside those of the inner reward
-    batch_size: ClassVar[int | None] = None
 
     def __post_init__(self) -> None:
         super().__post_init__()

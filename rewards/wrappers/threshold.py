@@ -7,7 +7,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from mmrl.core.contracts import Granularity, Reward, RewardBatch
+from mmrl.core.contracts import Reward, RewardBatch
 
 from ..base.wrapper import RewardWrapper
 
@@ -27,10 +27,6 @@ class Threshold(RewardWrapper):
 
     source: ClassVar[str] = "Xue et al. 2025 (DanceGRPO), arXiv 2505.07818"
     range: ClassVar[tuple[float, float]] = (0.0, 1.0)
-    granularity: ClassVar[Granularity] = "sample"
-    differentiable: ClassVar[bool] = False
-    needs: ClassVar[frozenset[str]] = frozenset()  # beside those of the inner reward
-    batch_size: ClassVar[int | None] = None
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -36,11 +36,7 @@ class Trusted(RewardWrapper):
     decay: Annotated[float, Field(gt=0)] | None = None  # iterations in which the weight falls to 1 / e; null: it stays
 
     source: ClassVar[str] = "Fan et al. 2025 (SophiaVL-R1), arXiv 2505.17018"
-    range: ClassVar[tuple[float, float]] = (float("-inf"), float("inf"))  # from the inner reward to 0
     granularity: ClassVar[Granularity] = "group"
-    differentiable: ClassVar[bool] = False
-    needs: ClassVar[frozenset[str]] = frozenset()  # beside those of the inner rewards
-    batch_size: ClassVar[int | None] = None
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -8,7 +8,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from mmrl.core.contracts import Granularity, Reward, RewardBatch
+from mmrl.core.contracts import Reward, RewardBatch
 
 from ..base.wrapper import RewardWrapper
 
@@ -39,11 +39,6 @@ class UncertaintyWeighted(RewardWrapper):
     scale: Annotated[float, Field(ge=0)] = 1.0  # how much disagreement counts
 
     source: ClassVar[str] = "Ctrl-U, arXiv 2410.11236; TextNorm, arXiv 2404.01863; UWO and WCO, arXiv 2310.02743"
-    range: ClassVar[tuple[float, float]] = (float("-inf"), float("inf"))  # made of those of the inner rewards
-    granularity: ClassVar[Granularity] = "sample"
-    differentiable: ClassVar[bool] = False
-    needs: ClassVar[frozenset[str]] = frozenset()  # beside those of the inner rewards
-    batch_size: ClassVar[int | None] = None
 
     def __post_init__(self) -> None:
         super().__post_init__()

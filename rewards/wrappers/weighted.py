@@ -6,7 +6,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from mmrl.core.contracts import Granularity, Reward, RewardBatch
+from mmrl.core.contracts import Reward, RewardBatch
 
 from ..base.wrapper import RewardWrapper, check_judges_samples, score_inner
 
@@ -26,11 +26,6 @@ class Weighted(RewardWrapper):
     weights: tuple[float, ...]  # the factor of each
 
     source: ClassVar[str] = "Liu et al. 2025 (Flow-NRG), arXiv 2501.13918"
-    range: ClassVar[tuple[float, float]] = (float("-inf"), float("inf"))  # the sum of those of the inner rewards
-    granularity: ClassVar[Granularity] = "sample"
-    differentiable: ClassVar[bool] = False
-    needs: ClassVar[frozenset[str]] = frozenset()  # those of the inner rewards
-    batch_size: ClassVar[int | None] = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
