@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import ClassVar, Literal, Self
+from typing import Any, ClassVar, Literal, Self
 
 import torch
 from torch import Tensor
@@ -15,7 +15,7 @@ from mmrl.media.pictures import as_tensor
 from ..base.networks.checkpoints import check_suffix
 from ..base.networks.clip import cosines
 from ..base.networks.image_embedders import Embed, load_embedder, write_tiny_embedder
-from ..base.networks.lpips import Lpips, Trunk, load_lpips, write_tiny_lpips
+from ..base.networks.lpips import Trunk, load_lpips, write_tiny_lpips
 
 Measure = Literal["dino", "clip", "lpips"]
 
@@ -44,9 +44,9 @@ class ImageSimilarity(Checked):
     # trunk's weights with torchvision's names, here or owner/repository/file on the hub; null: torchvision's ImageNet
     model: str | None = None
     trunk: Trunk = "alex"  # lpips only; the published code's default is alex
-    linear: str | None = None  # lpips only: file of the linear weights; null: those of the installed package lpips
+    linear: str | None = None  # lpips only: file of the linear weights; null: the published ones
     _embed: Embed | None = field(default=None, init=False, repr=False, compare=False)
-    _lpips: Lpips | None = field(default=None, init=False, repr=False, compare=False)
+    _lpips: Any = field(default=None, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -83,7 +83,7 @@ class ImageSimilarity(Checked):
             references = _of_prompts(batch, self._embed)
         return cosines(self._embed(batch.outputs.images), references)
 
-    def _distances(self, lpips: Lpips, batch: RewardBatch, images: Tensor) -> Tensor:
+    def _distances(self, lpips: Any, batch: RewardBatch, images: Tensor) -> Tensor:
         from torchvision.transforms.v2.functional import InterpolationMode, resize
 
         images = images.to(next(lpips.parameters()).device, torch.float32)
@@ -94,7 +94,8 @@ class ImageSimilarity(Checked):
             return result.clamp(0, 1)  # bicubic resizing overshoots
 
         with torch.autocast(images.device.type, enabled=False):
-            return lpips(images, _of_prompts(batch, resized).to(images.device))  # type: ignore[no-any-return]
+            distances: Tensor = lpips(images, _of_prompts(batch, resized).to(images.device), normalize=True)
+            return distances[:, 0, 0, 0]
 
 
 def _of_prompts(batch: RewardBatch, use: Callable[[Tensor], Tensor]) -> Tensor:

@@ -1,6 +1,7 @@
 """Similarity of images against the package lpips, transformers and cosines written out."""
 
 import random
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from transformers import BitImageProcessor, CLIPImageProcessor, CLIPModel, Dinov
 from mmrl.core.contracts import ConfigError, RewardBatch
 from mmrl.core.data import Outputs
 from mmrl.rewards.base.networks.clip import write_tiny_clip
-from mmrl.rewards.base.networks.lpips import Lpips, Trunk, load_lpips
+from mmrl.rewards.base.networks.lpips import Trunk, load_lpips, measure_of
 from mmrl.rewards.images.image_similarity import ImageSimilarity
 from tests.rewards.example import GROUP, Example, make_batch
 from tests.rewards.pictures import CPU, Shown, random_images, shown, to_pil
@@ -101,14 +102,14 @@ def test_lpips_is_that_of_the_published_package(trunk: Trunk, tmp_path: Path) ->
 @torch.no_grad()
 def test_lpips_by_hand_on_one_layer_of_two_channels() -> None:
     """The first layer has features (10 + t, 10 - t), t the normalised channels' sum; all others see nothing."""
-    measure = Lpips("alex")
+    measure = measure_of("alex")
     for parameter in measure.parameters():
         torch.nn.init.zeros_(parameter)
-    first: Any = measure.features[0]
+    first: Any = measure.net.slice1[0]
     first.weight[0, :, 5, 5], first.weight[1, :, 5, 5], first.bias[:2] = 1.0, -1.0, 10.0  # the middle of its patch
-    measure.linear[0][0, :2, 0, 0] = torch.tensor([2.0, 3.0])
+    measure.lin0.model[1].weight[0, :2, 0, 0] = torch.tensor([2.0, 3.0])
     dark, light = torch.full((1, 3, 64, 64), 0.45), torch.full((1, 3, 64, 64), 0.55)
-    found = measure(dark, light).item()
+    found = measure(dark, light, normalize=True).item()
 
     # t = sum of (0.45 - mean) / std: -0.152838, -0.026786, 0.195556, and 0.1 / std more for 0.55: 1.327551
     (a, b), (c, d) = ((10.015932, 9.984068), (11.343483, 8.656517))
@@ -119,7 +120,7 @@ def test_lpips_by_hand_on_one_layer_of_two_channels() -> None:
 def test_the_gradient_of_lpips_is_finite_where_no_feature_is_left(tmp_path: Path) -> None:
     reward = ready(tmp_path, measure="lpips")
     assert reward._lpips is not None
-    first: Any = reward._lpips.features[0]
+    first: Any = reward._lpips.net.slice1[0]
     first.bias.data.fill_(-100.0)
     images = smooth(0, 64, 64).requires_grad_()
     (gradient,) = torch.autograd.grad(reward.score(batch_of(images, smooth(1, 64, 64))).sum(), images)
@@ -179,8 +180,7 @@ def test_weights_that_do_not_fit_are_the_users_error(tmp_path: Path) -> None:
         ImageSimilarity(model=str(tmp_path / "clip")).prepare(CPU)
 
 
-def test_missing_linear_weights_name_the_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    trunk = ImageSimilarity(measure="lpips").tiny(0, tmp_path)
-    monkeypatch.setattr("mmrl.rewards.base.networks.lpips.find_spec", lambda name: None)
-    with pytest.raises(ConfigError, match="those of the package lpips, which is not installed"):
-        load_lpips("alex", trunk.model, None, CPU.device)
+def test_a_missing_package_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "torchmetrics.functional.image.lpips", None)
+    with pytest.raises(ConfigError, match=r"needs the package torchmetrics: `pip install 'mmrl\[lpips\]'`"):
+        measure_of("alex")
