@@ -1,23 +1,23 @@
 """A small server in this process that speaks the protocols of reward servers, for dry runs of the reward `http`."""
 
-import atexit
 import json
 import math
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 import torch
+from werkzeug import Request, Response
 
 from mmrl.core import plugins
 from mmrl.core.contracts import ConfigError, Placement, Prepared, Reward, RewardBatch, Twinned
 from mmrl.core.data import Outputs
 from mmrl.core.keys import generator
 from mmrl.core.wire import Limits, Sample, Score, WireError, read_request, write_response
+from mmrl.system.local_server import in_json, serve
 
 _LIMITS = Limits(items=4096, item_bytes=2**30)
 
@@ -31,19 +31,19 @@ class _Answer:
     low: float
     high: float
 
-    def __call__(self, path: str, kind: str, content: bytes) -> bytes:
-        """Returns the body of a response. Raises WireError for a request of no known protocol."""
+    def __call__(self, path: str, kind: str, content: bytes) -> Any:
+        """Returns the JSON of a response. Raises WireError for a request of no known protocol."""
         if path == f"/v1/rewards/{self.name}/scores":
             return self._of_mmrl(content, kind)
         body = json.loads(content)
         if path == "/compute":
             keys = ("image", "video", "prompt")
-            return json.dumps({"rewards": self._of_lists([body[key] for key in keys if body.get(key)])}).encode()
+            return {"rewards": self._of_lists([body[key] for key in keys if body.get(key)])}
         if path == "/":
-            return json.dumps({"outputs": self._of_lists([body["images"], body["prompts"]])}).encode()
+            return {"outputs": self._of_lists([body["images"], body["prompts"]])}
         raise WireError(f"nothing is served at {path}")
 
-    def _of_mmrl(self, content: bytes, kind: str) -> bytes:
+    def _of_mmrl(self, content: bytes, kind: str) -> Any:
         read = read_request(content, kind, _LIMITS)
         samples = [sample for sample in read.samples if isinstance(sample, Sample)]
         if len(samples) < len(read.samples):
@@ -53,7 +53,7 @@ class _Answer:
         else:
             values = self.reward.score(_batch(samples, read.iteration)).tolist()
         pairs = zip(read.ids, values, strict=True)
-        return write_response(self.name, [Score(name, value) for name, value in pairs])
+        return json.loads(write_response(self.name, [Score(name, value) for name, value in pairs]))
 
     def _of_lists(self, lists: Sequence[Sequence[Any]]) -> list[float]:
         return [self._number(json.dumps(one).encode()) for one in zip(*lists, strict=True)]
@@ -106,63 +106,24 @@ def _shipped(name: str, seed: int, folder: Path) -> Reward | None:
     return reward
 
 
-class _Handler(BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
-    server: "_Server"
-
-    def do_GET(self) -> None:
-        answer = self.server.answer
-        reward = answer.reward
-        card = {
-            "name": answer.name,
-            "granularity": self.server.granularity if reward is None else reward.granularity,
-            "needs": [] if reward is None else sorted(reward.needs),
-        }
-        self._respond(200, json.dumps({"rewards": [card]}).encode())
-
-    def do_POST(self) -> None:
-        content = self.rfile.read(int(self.headers["Content-Length"]))
-        try:
-            with self.server.lock, torch.no_grad():
-                self._respond(200, self.server.answer(self.path, self.headers["Content-Type"], content))
-        except (WireError, KeyError, ValueError, TypeError) as error:
-            self._respond(422, json.dumps({"detail": f"{type(error).__name__}: {error}"}).encode())
-
-    def _respond(self, status: int, content: bytes) -> None:
-        self.send_response(status)
-        self.send_header("Content-Type", "application/json")
-        self.send_header("Content-Length", str(len(content)))
-        self.end_headers()
-        self.wfile.write(content)
-
-    def log_message(self, format: str, *args: Any) -> None:
-        """Writes nothing to stderr."""
-
-
-class _Server(ThreadingHTTPServer):
-    daemon_threads = True
-    request_queue_size = 128
-
-    def __init__(self, answer: _Answer, granularity: str) -> None:
-        super().__init__(("127.0.0.1", 0), _Handler)
-        self.answer, self.granularity = answer, granularity
-        self.lock = threading.Lock()
-
-
 def serve_tiny(name: str, granularity: str, ends: tuple[float, float], seed: int, folder: Path) -> str:
     """Starts a server in a thread of this process, until it ends; returns its URL.
 
     It serves the twin of the shipped reward `name`, or else numbers from 0 to 1 (or between the finite `ends`).
     """
     low, high = ends if all(map(math.isfinite, ends)) else (0.0, 1.0)
-    server = _Server(_Answer(name, _shipped(name, seed, folder), low, high), granularity)
-    thread = threading.Thread(target=server.serve_forever, args=(0.1,), daemon=True)
-    thread.start()
+    reward, lock = _shipped(name, seed, folder), threading.Lock()
+    answer = _Answer(name, reward, low, high)
+    needs = [] if reward is None else sorted(reward.needs)
+    card = {"name": name, "granularity": granularity if reward is None else reward.granularity, "needs": needs}
 
-    def stop() -> None:
-        server.shutdown()
-        server.server_close()
-        thread.join()
+    def respond(request: Request) -> Response:
+        if request.method == "GET":
+            return in_json({"rewards": [card]})
+        try:
+            with lock, torch.no_grad():
+                return in_json(answer(request.path, request.mimetype, request.data))
+        except (WireError, KeyError, ValueError, TypeError) as error:
+            return in_json({"detail": f"{type(error).__name__}: {error}"}, 422)
 
-    atexit.register(stop)  # a thread that is still at work when Python ends is torn down in the middle of it
-    return f"http://127.0.0.1:{server.server_port}"
+    return serve(respond)

@@ -24,7 +24,6 @@ from mmrl.system.json_server import JsonServer, Lost, Refused, TimedOut
 from mmrl.system.spelling import did_you_mean
 
 from ..base.reward_protocols import ProtocolName, Question, ServerProtocol, Unjudged, protocol_of
-from ..base.tiny_reward_server import serve_tiny
 
 log = logging.getLogger(__name__)
 _STARTING = 6  # tries of a connection when the run begins: 23 seconds
@@ -202,6 +201,8 @@ class Http(Checked):
 
         Another reward is replaced by numbers from the bytes of each sample.
         """
+        from ..base.tiny_reward_server import serve_tiny
+
         url = serve_tiny(self.reward, self.granularity, self.range, seed, folder)
         return replace(self, url=url, token_file=None)
 

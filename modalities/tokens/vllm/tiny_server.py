@@ -1,19 +1,18 @@
 """A small server on this machine with vLLM's protocol, which answers as a tiny twin does."""
 
-import atexit
-import json
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, suppress
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor
+from werkzeug import Request, Response
 
 from mmrl.media.pictures import StoredPicture
+from mmrl.system import local_server
 
 from ...encoding.inputs import EncodedPrompt
 from ...encoding.positions import rope_positions
@@ -258,60 +257,16 @@ def _check(body: Mapping[str, Any], fields: Mapping[str, type | tuple[type, ...]
         raise _Wrong(400, f"missing fields: {', '.join(missing)}")
 
 
-class _Handler(BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
-    server: "_Server"
-
-    def do_GET(self) -> None:
-        self._respond("GET", None)
-
-    def do_POST(self) -> None:
-        self._respond("POST", json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
-
-    def _respond(self, method: str, body: Any) -> None:
-        try:
-            status, said = 200, self.server.answer(method, self.path, body)
-        except _Wrong as wrong:
-            status = wrong.status
-            said = {"error": {"message": str(wrong), "type": "BadRequestError", "param": None, "code": status}}
-        except (KeyError, ValueError, TypeError) as error:
-            status, said = 400, {"error": {"message": f"{type(error).__name__}: {error}", "code": 400}}
-        content = b"" if said is None else said.encode() if isinstance(said, str) else json.dumps(said).encode()
-        self.send_response(status)
-        self.send_header("Content-Type", "text/plain" if isinstance(said, str) else "application/json")
-        self.send_header("Content-Length", str(len(content)))
-        self.end_headers()
-        with suppress(ConnectionError):  # a client that no longer waits
-            self.wfile.write(content)
-
-    def log_message(self, format: str, *args: Any) -> None:
-        """Writes nothing to stderr."""
-
-
-class _Server(ThreadingHTTPServer):
-    daemon_threads = True
-    request_queue_size = 128
-    timeout = 0.2  # seconds between two looks at whether it is still needed
-
-    def __init__(self, answer: Callable[[str, str, Any], Any]) -> None:
-        super().__init__(("127.0.0.1", 0), _Handler)
-        self.answer = answer
-
-
 def serve(answer: Callable[[str, str, Any], Any], is_needed: Callable[[], bool]) -> str:
-    """Starts a server in a thread, for as long as it is needed; returns its URL."""
-    server, is_over = _Server(answer), threading.Event()
+    """Serves what `answer` returns for method, path and body, for as long as it is needed; returns the URL."""
 
-    def run() -> None:
-        with server:
-            while is_needed() and not is_over.is_set():
-                server.handle_request()
+    def respond(request: Request) -> Response:
+        try:
+            return local_server.in_json(answer(request.method, request.path, request.json if request.data else None))
+        except _Wrong as wrong:
+            error = {"message": str(wrong), "type": "BadRequestError", "param": None, "code": wrong.status}
+            return local_server.in_json({"error": error}, wrong.status)
+        except (KeyError, ValueError, TypeError) as error:
+            return local_server.in_json({"error": {"message": f"{type(error).__name__}: {error}", "code": 400}}, 400)
 
-    def stop() -> None:
-        is_over.set()
-        thread.join()
-
-    thread = threading.Thread(target=run, daemon=True)
-    thread.start()
-    atexit.register(stop)  # a thread that is still at work when Python ends is torn down in the middle of it
-    return f"http://127.0.0.1:{server.server_port}"
+    return local_server.serve(respond, is_needed)

@@ -1,14 +1,18 @@
 """A server that speaks OpenAI's chat protocol, well or badly, as a test says."""
 
 import json
+import re
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-# a request's body to (status, what is sent); a text is sent as it is; None: the connection ends without a word
+from werkzeug import Request, Response
+
+from tests.recorded_server import Recorded
+
+# a request's body to (status, what is sent); a text is sent as it is; None: the connection ends in its middle
 Answering = Callable[[dict[str, Any]], tuple[int, Any]]
 
 
@@ -36,69 +40,38 @@ def _response(choice: dict[str, Any], tokens: tuple[int, int]) -> dict[str, Any]
 class Served:
     """What such a server was asked, and how many requests it had at the same time at most."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, answer: Answering) -> None:
         self.url, self.most_at_once = url, 0
         self.bodies: list[dict[str, Any]] = []
         self.headers: list[dict[str, str]] = []
+        self._answer, self._lock, self._active = answer, threading.Lock(), 0
+
+    def respond(self, request: Request) -> Response:
+        with self._lock:
+            self._active += 1
+            self.bodies.append(request.json)
+            self.headers.append({key.lower(): value for key, value in request.headers.items()})
+            self.most_at_once = max(self.most_at_once, self._active)
+        try:
+            status, said = self._answer(request.json)
+        finally:
+            with self._lock:
+                self._active -= 1
+        if said is None:
+            return Response(iter([b"{"]), headers={"Content-Length": "9"})
+        content = said if isinstance(said, bytes | str) else json.dumps(said)
+        return Response(
+            content, status, {"Retry-After": "0"} if status == 429 else None, content_type="application/json"
+        )
 
 
 @contextmanager
 def serving(answer: Answering) -> Iterator[Served]:
     """Serves until the end of the block."""
-    lock, active = threading.Lock(), [0]
-
-    class Handler(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
-
-        def do_POST(self) -> None:
-            body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-            with lock:
-                active[0] += 1
-                served.bodies.append(body)
-                served.headers.append({key.lower(): value for key, value in self.headers.items()})
-                served.most_at_once = max(served.most_at_once, active[0])
-            try:
-                status, said = answer(body)
-            finally:
-                with lock:
-                    active[0] -= 1
-            self.close_connection = True
-            if said is None:
-                return
-            content = (
-                said if isinstance(said, bytes) else (said if isinstance(said, str) else json.dumps(said)).encode()
-            )
-            self.send_response(status)
-            self.send_header("Content-Type", "application/json")
-            self.send_header("Content-Length", str(len(content)))
-            if status == 429:
-                self.send_header("Retry-After", "0")
-            self.end_headers()
-            try:
-                self.wfile.write(content)
-            except OSError:  # the client has gone
-                return
-
-        def log_message(self, *_: Any) -> None:
-            """Says nothing."""
-
-    class Server(ThreadingHTTPServer):
-        daemon_threads = True
-        request_queue_size = 128
-
-        def handle_error(self, *_: Any) -> None:
-            """A client that has gone is no error here."""
-
-    server = Server(("127.0.0.1", 0), Handler)
-    served = Served(f"http://127.0.0.1:{server.server_address[1]}/v1")
-    thread = threading.Thread(target=lambda: server.serve_forever(0.01), daemon=True)
-    thread.start()
-    try:
+    with Recorded("127.0.0.1", 0, threaded=True) as server:
+        served = Served(f"{server.url}/v1", answer)
+        server.expect_request(re.compile(".*")).respond_with_handler(served.respond)
         yield served
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join(5)
 
 
 def slowly(seconds: float, response: Any) -> tuple[int, Any]:
