@@ -404,10 +404,13 @@ def serve(
 ) -> None:
     """Serve rewards over HTTP to the reward `http` of runs on this or other machines."""
     from mmrl.commands.score import reward_section
-    from mmrl.commands.serve import read_token
-    from mmrl.commands.serve import serve as serve_rewards
-    from mmrl.scoring.server import ServerSettings
 
+    try:
+        from mmrl.commands.serve import read_token
+        from mmrl.commands.serve import serve as serve_rewards
+        from mmrl.scoring.server import ServerSettings
+    except ModuleNotFoundError as error:
+        raise ConfigError("`mmrl serve` needs the extra serve: pip install 'mmrl[serve]'") from error
     try:
         settings = ServerSettings(
             max_body=max_body * 2**20,

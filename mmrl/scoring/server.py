@@ -5,17 +5,21 @@ The protocol stands in docs/serving.md. Requests are read by `mmrl.core.wire` an
 
 import asyncio
 import hmac
-import json
 import math
 import socket
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import ExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
+import uvicorn
+from fastapi import FastAPI, HTTPException, Request, Response
+from fastapi.exception_handlers import http_exception_handler
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from pydantic import Field
+from starlette.requests import ClientDisconnect
 
 from mmrl.core.checked import Checked
 from mmrl.core.contracts import ConfigError, Reward, RunError
@@ -24,10 +28,6 @@ from mmrl.core.wire import JSON, SAFETENSORS, Limits, ReadRequest, Score, WireEr
 from mmrl.scoring.batching import BatchQueue, Judged, QueueFull, Unit, make_units
 from mmrl.system.spelling import near
 
-if TYPE_CHECKING:
-    from fastapi import FastAPI, Request, Response
-
-EXTRA = "`mmrl serve` needs the extra serve: pip install 'mmrl[serve]'"
 _HELD = 4  # times the largest body: the bytes of all requests that are held at once
 _STARTING = 30.0  # seconds that the server may take to listen
 _GOODBYE = 30  # seconds that requests under way may take when it ends
@@ -52,20 +52,10 @@ class ServerSettings(Checked):
         return Limits(self.max_items, self.max_item)
 
 
-class _Refusal(Exception):
-    """A response with another status than 200."""
-
-    def __init__(self, status: int, message: str, headers: Mapping[str, str] | None = None) -> None:
-        super().__init__(message)
-        self.status, self.headers = status, headers
-
-
 class _Metrics:
     """The metrics of a server, in a registry of its own."""
 
     def __init__(self) -> None:
-        from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
-
         self.registry = registry = CollectorRegistry()
         self.requests = Counter("mmrl_requests", "Requests by their status", ["reward", "status"], registry=registry)
         self.items = Counter("mmrl_items", "Samples, judged or not", ["reward", "outcome"], registry=registry)
@@ -74,35 +64,20 @@ class _Metrics:
         self.seconds = Histogram("mmrl_call_seconds", "Time of a call", ["reward"], buckets=_CALLS, registry=registry)
         self.waiting = Gauge("mmrl_waiting_samples", "Samples that wait", ["reward"], registry=registry)
 
-    def page(self) -> bytes:
-        """Returns all metrics in the text format of Prometheus."""
-        from prometheus_client import generate_latest
-
-        return generate_latest(self.registry)
-
 
 @dataclass
 class RewardServer:
-    """Rewards by the names under which they are served.
-
-    Raises ConfigError where the extra serve is not installed.
-    """
+    """Rewards by the names under which they are served."""
 
     rewards: Mapping[str, Reward]
     settings: ServerSettings = field(default_factory=ServerSettings)
     token: str | None = field(default=None, repr=False)
     _queues: dict[str, BatchQueue] = field(default_factory=dict, init=False, repr=False)
-    _metrics: _Metrics = field(init=False, repr=False)
+    _metrics: _Metrics = field(default_factory=_Metrics, init=False, repr=False)
     _held: int = field(default=0, init=False)  # bytes of the requests that are held now
 
-    def __post_init__(self) -> None:
-        try:
-            self._metrics = _Metrics()
-        except ModuleNotFoundError as error:
-            raise ConfigError(EXTRA) from error
-
     @contextmanager
-    def running(self) -> Iterator["FastAPI"]:
+    def running(self) -> Iterator[FastAPI]:
         """Runs a queue for each reward; gives the application."""
         with ExitStack() as stack:
             for name, reward in self.rewards.items():
@@ -125,25 +100,24 @@ class RewardServer:
             on_call=on_call,
         )
 
-    def _app(self) -> "FastAPI":
-        try:
-            from fastapi import FastAPI, Request, Response
-        except ModuleNotFoundError as error:
-            raise ConfigError(EXTRA) from error
+    def _app(self) -> FastAPI:
         app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None)  # whose pages load scripts from elsewhere
 
         @app.get("/health")
-        async def health() -> Response:
+        async def health(response: Response) -> dict[str, str]:
             trouble = [words for queue in self._queues.values() if (words := queue.trouble)]
-            return _json({"status": trouble[0] if trouble else "ok"}, 503 if trouble else 200)
+            response.status_code = 503 if trouble else 200
+            return {"status": trouble[0] if trouble else "ok"}
 
         @app.get("/metrics")
         async def metrics(request: Request) -> Response:
-            return self._guarded(request, lambda: Response(self._metrics.page(), media_type="text/plain"))
+            self._check_token(request)
+            return Response(generate_latest(self._metrics.registry), media_type="text/plain")
 
         @app.get("/v1/rewards")
-        async def rewards(request: Request) -> Response:
-            return self._guarded(request, lambda: _json(self._description()))
+        async def rewards(request: Request) -> dict[str, Any]:
+            self._check_token(request)
+            return self._description()
 
         @app.post("/v1/rewards/{name}/scores")
         async def scores(name: str, request: Request) -> Response:
@@ -153,17 +127,10 @@ class RewardServer:
 
         return app
 
-    def _guarded(self, request: "Request", answer: Callable[[], "Response"]) -> "Response":
-        try:
-            self._check_token(request)
-        except _Refusal as refusal:
-            return _refused(refusal)
-        return answer()
-
-    def _check_token(self, request: "Request") -> None:
+    def _check_token(self, request: Request) -> None:
         given = request.headers.get("Authorization", "")
         if self.token is not None and not hmac.compare_digest(given.encode(), f"Bearer {self.token}".encode()):
-            raise _Refusal(
+            raise HTTPException(
                 401,
                 f"this server needs its token, as `Authorization: Bearer ...`; got {'another' if given else 'none'}",
                 {"WWW-Authenticate": "Bearer"},
@@ -186,33 +153,34 @@ class RewardServer:
         limits = {"body": self.settings.max_body, "item": self.settings.max_item, "items": self.settings.max_items}
         return {"rewards": described, "limits": limits}
 
-    async def _answer(self, name: str, request: "Request") -> "Response":
+    async def _answer(self, name: str, request: Request) -> Response:
         """Returns the response to a request for scores, whatever comes of it."""
-        from starlette.requests import ClientDisconnect
-
         seconds, began = self.settings.request_seconds, asyncio.get_running_loop().time()
         try:
             self._check_token(request)
             if name not in self.rewards:
                 known = ", ".join(self.rewards)
-                raise _Refusal(404, f"no reward {name!r} is served here{near(name, self.rewards)}; served are {known}")
+                raise HTTPException(
+                    404, f"no reward {name!r} is served here{near(name, self.rewards)}; served are {known}"
+                )
             async with asyncio.timeout_at(began + seconds) as deadline, self._read(request) as read:
                 seconds = min(seconds, read.timeout_seconds or seconds)
                 deadline.reschedule(began + seconds)
-                return _content(await self._scores(name, read))
+                return Response(await self._scores(name, read), media_type=JSON)
         except TimeoutError:
-            return _refused(_Refusal(504, f"reward {name!r} has not answered within {seconds:g} seconds"))
-        except _Refusal as refusal:
-            return _refused(refusal)
+            refusal = HTTPException(504, f"reward {name!r} has not answered within {seconds:g} seconds")
         except ClientDisconnect:  # in the middle of its request: nobody reads this
-            return _refused(_Refusal(400, "the client left before its request was whole"))
+            refusal = HTTPException(400, "the client left before its request was whole")
+        except HTTPException as error:
+            refusal = error
+        return await http_exception_handler(request, refusal)
 
     @asynccontextmanager
-    async def _read(self, request: "Request") -> AsyncIterator[ReadRequest]:
+    async def _read(self, request: Request) -> AsyncIterator[ReadRequest]:
         """Gives a request as it was read, whose bytes count as held as long as the block lasts."""
         kind = request.headers.get("Content-Type", "").partition(";")[0].strip()
         if kind not in (JSON, SAFETENSORS):
-            raise _Refusal(415, f"Content-Type must be {JSON} or {SAFETENSORS}, got {kind or 'none'!r}")
+            raise HTTPException(415, f"Content-Type must be {JSON} or {SAFETENSORS}, got {kind or 'none'!r}")
         parts: list[bytes] = []
         size, most = 0, _HELD * self.settings.max_body
         try:
@@ -221,16 +189,16 @@ class RewardServer:
                 size += len(part)
                 self._held += len(part)
                 if self._held > most:
-                    raise _Refusal(503, "the requests of all clients are too large together", {"Retry-After": "1"})
+                    raise HTTPException(503, "the requests of all clients are too large together", {"Retry-After": "1"})
             read = await asyncio.to_thread(_read_parts, parts, kind, self.settings.limits)
             yield read
         except WireError as error:
-            raise _Refusal(422, str(error)) from error
+            raise HTTPException(422, str(error)) from error
         finally:
             self._held -= size
 
-    async def _received(self, request: "Request") -> AsyncIterator[bytes]:
-        """Gives the parts of a body. Raises _Refusal where it is too large."""
+    async def _received(self, request: Request) -> AsyncIterator[bytes]:
+        """Gives the parts of a body. Raises HTTPException where it is too large."""
         size, most = 0, self.settings.max_body
         async for part in request.stream():
             size += len(part)
@@ -239,7 +207,7 @@ class RewardServer:
             if size <= most:  # a larger body is read nevertheless, since a client listens when it has spoken
                 yield part
         if size > most:
-            raise _Refusal(413, f"a body may have {most:,} bytes, got more; send fewer items at once")
+            raise HTTPException(413, f"a body may have {most:,} bytes, got more; send fewer items at once")
 
     async def _scores(self, name: str, read: ReadRequest) -> bytes:
         """Returns the body of the response, once all samples are judged."""
@@ -248,7 +216,7 @@ class RewardServer:
         try:
             self._queues[name].submit([unit for _, unit in units])
         except QueueFull as error:
-            raise _Refusal(503, str(error), {"Retry-After": "1"}) from error
+            raise HTTPException(503, str(error), {"Retry-After": "1"}) from error
         for (rows, _), results in zip(units, await _results([unit for _, unit in units]), strict=True):
             judged |= dict(zip(rows, results, strict=True))
         scores = [Score(read.ids[row], judged[row].score, judged[row].reason) for row in range(len(read.ids))]
@@ -270,20 +238,6 @@ async def _results(units: list[Unit]) -> list[list[Judged]]:
     return await asyncio.gather(*(asyncio.wrap_future(unit.result) for unit in units))
 
 
-def _json(value: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> "Response":
-    return _content(json.dumps(value).encode(), status, headers)
-
-
-def _content(content: bytes, status: int = 200, headers: Mapping[str, str] | None = None) -> "Response":
-    from fastapi import Response
-
-    return Response(content, status, headers, JSON)
-
-
-def _refused(refusal: _Refusal) -> "Response":
-    return _json({"detail": str(refusal)}, refusal.status, refusal.headers)
-
-
 @contextmanager
 def serving(server: RewardServer, host: str, port: int) -> Iterator[str]:
     """Serves for as long as the block lasts; gives the address. Requests under way are answered before it ends.
@@ -291,10 +245,9 @@ def serving(server: RewardServer, host: str, port: int) -> Iterator[str]:
     Raises ConfigError for a host or a port that cannot be used; port 0: a free one.
     """
     try:
-        import uvicorn
-    except ModuleNotFoundError as error:
-        raise ConfigError(EXTRA) from error
-    listener = _listener(host, port)
+        listener = socket.create_server((host, port), family=socket.getaddrinfo(host, port)[0][0])
+    except OSError as error:
+        raise ConfigError(f"cannot listen at --host {host} --port {port}: {error}") from error
     with server.running() as app:
         config = uvicorn.Config(
             app,
@@ -318,16 +271,3 @@ def serving(server: RewardServer, host: str, port: int) -> Iterator[str]:
         finally:
             web.should_exit = True
             thread.join(_GOODBYE + 5)
-
-
-def _listener(host: str, port: int) -> socket.socket:
-    try:
-        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-        with ExitStack() as closing:
-            listener = closing.enter_context(socket.socket(family, kind, protocol))
-            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            listener.bind(address)
-            closing.pop_all()
-    except OSError as error:
-        raise ConfigError(f"cannot listen at --host {host} --port {port}: {error}") from error
-    return listener
