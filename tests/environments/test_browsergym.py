@@ -103,7 +103,7 @@ def test_calls_are_read_with_the_boxes_of_elements(text: str, actions: list[Acti
     ("text", "message"),
     [
         ("", "at least one call"),
-        ("mouse_click(", "expected"),
+        ("mouse_click(", "cannot be read as a call"),
         ("mouse_click(1)", "y must be a number"),
         ("mouse_click(1, 2, 'up')", "left, middle or right"),
         ("mouse_dblclick(1, 2, 'right')", "left button"),

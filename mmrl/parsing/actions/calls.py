@@ -1,12 +1,14 @@
-"""A parser of calls such as `click(x=1, y=2)`, in one pass and without Python's parser; nothing is run.
+"""A parser of calls such as `click(x=1, y=2)`, by lark in linear time and without Python's parser; nothing is run.
 
 It reads a small part of Python: names with dots, strings, numbers, True, False, None, flat lists and tuples, comments,
 several statements. Unlike `ast.parse`, it cannot run out of memory or stack, and gives no warnings about escapes.
 """
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cache
+from typing import Any
 
 from mmrl.parsing.answers import MAX_CHARACTERS, ParseError, shown
 
@@ -19,12 +21,22 @@ _QUOTED = "|".join(
     rf"{quote}[^{quote[0]}\\]*+(?:(?:\\.|{more})[^{quote[0]}\\]*+)*+{quote}"
     for quote, more in (("'''", "'(?!'')"), ('"""', '"(?!"")'), ("'", r"\\."), ('"', r"\\."))
 )
-_TOKEN = re.compile(
-    rf"(?P<space>[ \t\r\f]++|\#[^\n]*+|\\\n)|(?P<end>[\n;])|(?P<string>{_QUOTED})"
-    r"|(?P<number>[+-]?(?:[0-9]{1,12}+(?:\.[0-9]{0,20}+)?+|\.[0-9]{1,20}+))"
-    r"|(?P<name>[A-Za-z_][A-Za-z0-9_]{0,60}+(?:\.[A-Za-z_][A-Za-z0-9_]{0,60}+)*+)|(?P<mark>[(),=\[\]])",
-    re.DOTALL,
-)
+# Within brackets no statement can end, and the end of a line is a space.
+_GRAMMAR = rf"""
+start: (statement? _END)* statement?
+?statement: _IMPORT NAME -> nothing | NAME -> bare | NAME "(" (argument ("," argument)* ","?)? ")" -> call
+argument: (NAME "=")? value
+?value: constant | "(" _constants? ")" -> several | "[" _constants? "]" -> several
+_constants: constant ("," constant)* ","?
+constant: STRING -> string | NUMBER -> number | WORD -> word
+_IMPORT: "import"
+WORD.1: /(?:True|False|None)(?![A-Za-z0-9_.])/
+NAME: /[A-Za-z_][A-Za-z0-9_]{{0,60}}+(?:\.[A-Za-z_][A-Za-z0-9_]{{0,60}}+)*+/
+NUMBER: /[+-]?(?:[0-9]{{1,12}}+(?:\.[0-9]{{0,20}}+)?+|\.[0-9]{{1,20}}+)/
+STRING: /{_QUOTED}/s
+_END.2: /[\n;]/
+%ignore /[ \t\r\f]++|\#[^\n]*+|\\\n|\n/
+"""
 _ESCAPE = re.compile(r"\\(x[0-9a-fA-F]{2}|u[0-9a-fA-F]{4}|U[0-9a-fA-F]{8}|[0-7]{1,3}|.)", re.DOTALL)
 _ESCAPED = {"\\": "\\", "'": "'", '"': '"', "n": "\n", "t": "\t", "r": "\r", "a": "\a", "b": "\b", "f": "\f"}
 _ESCAPED |= {"v": "\v", "\n": ""}
@@ -60,22 +72,59 @@ def read_calls(text: str) -> list[Call]:
     Raises:
         ParseError: anything else is in the text, or more than MAX_TOKENS tokens.
     """
+    from lark import UnexpectedInput
+
     if len(text) > MAX_CHARACTERS:
         raise ParseError(f"a text may have {MAX_CHARACTERS} characters, got {len(text)}")
-    reader = _Reader(_tokens(text))
-    calls = []
-    while reader.kind != "stop":
-        if reader.kind == "end":
-            reader.advance()
-            continue
-        name = reader.take("name")
-        if name == "import":
-            reader.take("name")
-        else:
-            calls.append(reader.call(name))
-        if reader.kind not in ("end", "stop"):
-            raise ParseError(f"not the end of a statement: {shown(reader.value)}")
-    return calls
+    reading = _parser().parse_interactive(text)
+    try:
+        for number, _ in enumerate(reading.iter_parse()):
+            if number == MAX_TOKENS:
+                raise ParseError(f"a call may have {MAX_TOKENS} pieces: {shown(text)}")
+        return [call for call in reading.feed_eof().children if call is not None]
+    except UnexpectedInput as error:
+        raise ParseError(f"cannot be read as a call: {shown(text[error.pos_in_stream or 0 :])}") from error
+
+
+@cache
+def _parser() -> Any:
+    """Returns the parser, whose tree has a `Call` for each statement."""
+    from lark import Lark, Transformer, v_args
+
+    @v_args(inline=True)
+    class Read(Transformer[Any, Any]):
+        def nothing(self, name: str) -> None:
+            return None
+
+        def bare(self, name: str) -> Call:
+            return Call(str(name), is_bare=True)
+
+        def call(self, name: str, *arguments: tuple[str | None, Value]) -> Call:
+            names = [key for key, _ in arguments if key is not None]
+            if any(key is not None for key, _ in arguments[: len(arguments) - len(names)]):
+                raise ParseError("arguments without a name come first")
+            if len(set(names)) < len(names):
+                raise ParseError(f"a name of {shown(name)} is given twice")
+            positional = tuple(value for key, value in arguments if key is None)
+            return Call(str(name), positional, {key: value for key, value in arguments if key is not None})
+
+        def argument(self, *parts: Any) -> tuple[str | None, Value]:
+            return (None, *parts) if len(parts) == 1 else (str(parts[0]), parts[1])
+
+        def several(self, *constants: Constant) -> tuple[Constant, ...]:
+            return constants
+
+        def string(self, literal: str) -> str:
+            marks = 3 if literal[:3] in ("'''", '"""') and len(literal) >= 6 else 1
+            return unescape(literal[marks:-marks])
+
+        def number(self, number: str) -> float:
+            return float(number) if "." in number else int(number)
+
+        def word(self, word: str) -> Constant:
+            return _WORDS[word]
+
+    return Lark(_GRAMMAR, parser="lalr", lexer="contextual", transformer=Read(), maybe_placeholders=False)
 
 
 def unescape(text: str) -> str:
@@ -101,97 +150,3 @@ def unescape(text: str) -> str:
 def quote(text: str) -> str:
     """Returns a text as a string literal in single quotes."""
     return "'" + repr('"' + text)[2:-1] + "'"  # with a double quote inside, repr always takes single ones
-
-
-def _tokens(text: str) -> Iterator[tuple[str, str]]:
-    """Yields the kind and the text of each token, without spaces; within brackets the end of a line is a space."""
-    position = depth = 0
-    for _ in range(MAX_TOKENS):
-        if position == len(text):
-            return
-        match = _TOKEN.match(text, position)
-        if match is None or match.lastgroup is None:
-            raise ParseError(f"cannot be read as a call: {shown(text[position:])}")
-        position, piece = match.end(), match[0]
-        if match.lastgroup == "mark":
-            depth += {"(": 1, "[": 1, ")": -1, "]": -1}.get(piece, 0)
-        if match.lastgroup != "space" and not (piece == "\n" and depth > 0):
-            yield match.lastgroup, piece
-    raise ParseError(f"a call may have {MAX_TOKENS} pieces: {shown(text)}")
-
-
-class _Reader:
-    """A recursive reader of tokens; `kind` and `value` are those of the next token."""
-
-    def __init__(self, tokens: Iterator[tuple[str, str]]) -> None:
-        self._tokens = tokens
-        self.advance()
-
-    def advance(self) -> None:
-        """Moves on to the next token."""
-        self.kind, self.value = next(self._tokens, ("stop", ""))
-
-    def take(self, kind: str, value: str | None = None) -> str:
-        """Returns the next token, which must be of this kind, and advances."""
-        if self.kind != kind or (value is not None and self.value != value):
-            raise ParseError(f"expected {value or f'a {kind}'}, got {shown(self.value)}")
-        taken = self.value
-        self.advance()
-        return taken
-
-    def has(self, mark: str) -> bool:
-        """Returns whether the next token is the mark, and advances if so."""
-        if (self.kind, self.value) != ("mark", mark):
-            return False
-        self.advance()
-        return True
-
-    def call(self, name: str) -> Call:
-        """Reads the arguments of a call, if there are any, behind its name."""
-        if not self.has("("):
-            return Call(name, is_bare=True)
-        positional: list[Value] = []
-        keywords: dict[str, Value] = {}
-        while not self.has(")"):
-            if self.kind == "name" and self.value not in _WORDS:
-                key = self.take("name")
-                self.take("mark", "=")
-                if key in keywords:
-                    raise ParseError(f"{shown(key)} is given twice")
-                keywords[key] = self.argument()
-            elif keywords:
-                raise ParseError("arguments without a name come first")
-            else:
-                positional.append(self.argument())
-            if not self.has(","):
-                self.take("mark", ")")
-                break
-        return Call(name, tuple(positional), keywords)
-
-    def argument(self) -> Value:
-        """Reads a constant, or a flat list or tuple of constants."""
-        closing = {"[": "]", "(": ")"}.get(self.value) if self.kind == "mark" else None
-        if closing is None:
-            return self.constant()
-        self.advance()
-        items: list[Constant] = []
-        while not self.has(closing):
-            items.append(self.constant())
-            if not self.has(","):
-                self.take("mark", closing)
-                break
-        return tuple(items)
-
-    def constant(self) -> Constant:
-        """Reads a string, a number, True, False or None."""
-        if self.kind == "string":
-            literal = self.take("string")
-            marks = 3 if literal[:3] in ("'''", '"""') and len(literal) >= 6 else 1
-            return unescape(literal[marks:-marks])
-        if self.kind == "number":
-            number = self.take("number")
-            return float(number) if "." in number else int(number)
-        word = self.take("name")
-        if word not in _WORDS:
-            raise ParseError(f"expected a string or a number, got {shown(word)}")
-        return _WORDS[word]
