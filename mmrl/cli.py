@@ -336,6 +336,7 @@ def agree(
     layout: Annotated[
         str, typer.Option("--layout", help="pairs, mj_bench, vl_rewardbench, mm_rlhf or genai_bench: docs/judges.md.")
     ] = "pairs",
+    subset: Annotated[str | None, typer.Option("--subset", help="A configuration of a data set of the hub.")] = None,
     split: Annotated[
         list[str] | None, typer.Option("--split", help="A split of the data, an aspect of its own; may be repeated.")
     ] = None,
@@ -353,7 +354,9 @@ def agree(
 
     with redirect_stdout(sys.stderr) if as_json else nullcontext():  # what a reward prints is no JSON
         section = reward_section(reward)
-        found = agreements_of(section, data, layout, splits=split or (), limit=limit, is_tiny=tiny, device=device)
+        found = agreements_of(
+            section, data, layout, subset=subset, splits=split or (), limit=limit, is_tiny=tiny, device=device
+        )
     rows = [{**asdict(one), "accuracy": one.accuracy, "interval": one.interval} for one in found]
     print(json.dumps(rows, indent=2) if as_json else table(found))
     if found[0].is_below_chance:

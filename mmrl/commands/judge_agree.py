@@ -142,17 +142,31 @@ def _mm_rlhf(row: RawRow) -> Pair | None:
     return Pair(prompt, _output(row, "chosen"), _output(row, "rejected"), 0, aspect)
 
 
+_VOTES: Mapping[Any, int | None] = {"leftvote": 0, "rightvote": 1, "tievote": None, "bothbad_vote": None}
+
+
 def _genai_bench(row: RawRow) -> Pair | None:
-    """GenAI-Bench (arXiv 2406.04485): prompt, left_output_image, right_output_image, vote_type; ties are left out."""
-    places = {"leftvote": 0, "rightvote": 1, "tievote": None, "bothbad_vote": None}
-    vote = row.values.get("vote_type")
-    if vote not in places:
-        raise ConfigError(f"{row.place}: vote_type must be one of {', '.join(places)}, got {vote!r}")
-    place = places[vote]
-    if place is None:
+    """GenAI-Bench (arXiv 2406.04485), images and edits by their columns; ties, and two that are bad, are left out.
+
+    As `inference_configs.json` and `inference.py` of github.com/TIGER-AI-Lab/GenAI-Bench (32fff1f) read the data set
+    TIGER-Lab/GenAI-Bench: `image_generation` has prompt, left_image and right_image; `image_edition` has
+    instruct_prompt, source_image, left_output_image and right_output_image; both have vote_type. Its video_generation
+    is refused: the videos are addresses.
+    """
+    values = row.values
+    if "left_video" in values:
+        raise ConfigError(f"{row.place}: pairs of videos are not compared; take image_generation or image_edition")
+    if values.get("vote_type") not in _VOTES:
+        raise ConfigError(f"{row.place}: vote_type must be one of {', '.join(_VOTES)}, got {values.get('vote_type')!r}")
+    if (preferred := _VOTES[values["vote_type"]]) is None:
         return None
-    prompt = Prompt(_text(row, "prompt"), target=row.values, source=row.place)
-    return Pair(prompt, _output(row, "left_output_image"), _output(row, "right_output_image"), place)
+    is_edit = "instruct_prompt" in values
+    question = _text(row, "instruct_prompt" if is_edit else "prompt")
+    media = (_picture(row, "source_image"),) if is_edit else ()
+    first, second = (f"{side}_output_image" if is_edit else f"{side}_image" for side in ("left", "right"))
+    aspect = "image_edition" if is_edit else "image_generation"
+    prompt = Prompt(question, media, target=values, source=row.place)
+    return Pair(prompt, _output(row, first), _output(row, second), preferred, aspect)
 
 
 LAYOUTS: Mapping[str, Callable[[RawRow], Pair | None]] = {
@@ -206,6 +220,7 @@ def agree(
     data: str,
     layout: str,
     *,
+    subset: str | None = None,
     splits: Sequence[str] = (),
     limit: int | None = None,
     is_tiny: bool = False,
@@ -214,6 +229,7 @@ def agree(
     """Returns the agreement of a reward with the pairs of a file, a folder or a data set of the hub: all, by aspect.
 
     Args:
+        subset: of a data set of the hub: the name of one of its configurations.
         splits: of a folder or a data set of the hub, each an aspect of its own (`train` where none is given).
             limit: pairs of each split at most.
     Raises:
@@ -221,7 +237,7 @@ def agree(
     """
     if layout not in LAYOUTS:
         raise ConfigError(f"layout must be one of {', '.join(LAYOUTS)}, got {layout!r}")
-    pairs = [pair for split in splits or (None,) for pair in islice(_pairs(data, layout, split), limit)]
+    pairs = [pair for split in splits or (None,) for pair in islice(_pairs(Source(data, subset, split), layout), limit)]
     if not pairs:
         raise ConfigError(f"there is no pair with a preference in {data!r}")
     with TemporaryDirectory() as folder:
@@ -235,13 +251,13 @@ def agree(
     return found
 
 
-def _pairs(data: str, layout: str, split: str | None) -> Iterator[Pair]:
+def _pairs(source: Source, layout: str) -> Iterator[Pair]:
     """Yields the pairs of a file, or of a split, whose name is then their aspect and stands in their targets."""
-    for row in Source(data, split=split).rows():
+    for row in source.rows():
         if row.fault is not None:
             raise ConfigError(f"{row.place}: {row.fault}")
         if (pair := LAYOUTS[layout](row)) is not None:
-            aspect = pair.aspect if split is None else split
+            aspect = pair.aspect if source.split is None else source.split
             target = {**pair.prompt.target, "aspect": aspect}
             yield replace(pair, aspect=aspect, prompt=replace(pair.prompt, target=target))
 

@@ -173,9 +173,6 @@ def test_published_layouts(planted: Path) -> None:
     images = {"image0": "dark.png", "image1": "light.png", "caption": "?"}
     data = rows(planted, images | {"label": 1, "subset": "safety"}, images | {"label": 0, "subset": "bias"})
     assert {one.aspect: one.right for one in agree(light, data, "mj_bench")} == {"all": 1, "safety": 1, "bias": 0}
-    votes = {"prompt": "?", "left_output_image": "light.png", "right_output_image": "dark.png"}
-    data = rows(planted, *(votes | {"vote_type": f"{vote}vote"} for vote in ("left", "right", "tie")))
-    assert [(one.pairs, one.right) for one in agree(light, data, "genai_bench")] == [(2, 1)]
     answers = {"query": "?", "image": "dark.png", "response": ["long one", "x"], "query_source": "RLAIF-V"}
     data = rows(planted, answers | {"human_ranking": [0, 1]}, answers | {"human_ranking": [1, 0]})
     found = agree(LONGEST, data, "vl_rewardbench")
@@ -201,6 +198,35 @@ def test_published_rows_as_their_own_code_reads_them(planted: Path) -> None:
     item = {"id": "1", "prompt": "<image>\n?", "chosen": "long one", "rejected": "x", "chosen_reason": "so"}
     data = rows(planted, item | {"image": "safety/a.png"}, item | {"video": "video/a"})
     assert [(one.aspect, one.pairs) for one in agree(LONGEST, data, "mm_rlhf")] == [("all", 1), ("safety", 1)]
+
+
+def test_genai_bench_as_its_own_code_reads_it(planted: Path) -> None:
+    """The columns of image_generation and of image_edition in inference_configs.json of TIGER-AI-Lab/GenAI-Bench."""
+    own(planted, KEPT + "def light(image): return image.mean()\n")
+    for name in ("black", "white"):
+        Image.new("RGB", (8, 8), name).save(planted / f"{name}.png")
+    models = {"left_model": "a", "right_model": "b"}
+    drawn = {"prompt": "?", "left_image": "white.png", "right_image": "black.png", **models}
+    data = rows(
+        planted, *(drawn | {"vote_type": vote} for vote in ("leftvote", "rightvote", "tievote", "bothbad_vote"))
+    )
+    light = {"name": "python", "function": "planted_judges:light"}
+    found = agree(light, data, "genai_bench")
+    assert [(one.aspect, one.pairs, one.right) for one in found] == [("all", 2, 1), ("image_generation", 2, 1)]
+    edit = {
+        "source_prompt": "a",
+        "target_prompt": "b",
+        "instruct_prompt": "paint it black",
+        "source_image": "white.png",
+    }
+    edit |= {"left_output_image": "black.png", "right_output_image": "white.png", **models}
+    data = rows(
+        planted, edit | {"vote_type": "rightvote"}, edit | {"vote_type": "leftvote"}, drawn | {"vote_type": "leftvote"}
+    )
+    kept = agree({"name": "planted_judges:Kept"}, data, "genai_bench", limit=2)
+    assert [(one.aspect, one.pairs, one.right) for one in kept] == [("all", 2, 1), ("image_edition", 2, 1)]
+    found = agree(light, data, "genai_bench")
+    assert [(one.aspect, one.right) for one in found] == [("all", 2), ("image_edition", 1), ("image_generation", 1)]
 
 
 @pytest.mark.slow  # `datasets` writes its copy
@@ -238,6 +264,8 @@ def test_the_splits_of_a_data_set_are_aspects(planted: Path) -> None:
             "human_ranking must be",
         ),
         ("genai_bench", {"prompt": "?", "vote_type": "left"}, "vote_type must be one of leftvote"),
+        ("genai_bench", {"prompt": "?", "vote_type": "leftvote", "left_output_image": "a"}, "'left_image' must be"),
+        ("genai_bench", {"prompt": "?", "vote_type": "leftvote", "left_video": "a"}, "videos are not compared"),
         ("pairs", {"prompt": 3}, "'prompt' must be a text"),
         ("pair", {}, "layout must be one of pairs"),
     ],
