@@ -3,13 +3,14 @@
 import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Annotated, Any, ClassVar, Literal
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 import torch
 from pydantic import Field
 
 from mmrl.core.actors import ActorSettings, Pool, connected
-from mmrl.core.contracts import Environment, Placement, RunError, Usage
+from mmrl.core.contracts import Environment, Placement, Prepared, Reward, RunError, Twinned, Usage
 from mmrl.core.data import Observation, Outputs, Prompt, Rollout
 from mmrl.core.keys import GroupKey, seed_from
 from mmrl.parsing.actions.action import Action
@@ -18,6 +19,7 @@ from mmrl.plans.answers import AnswerPlan, EpisodePlan
 
 from .encoding.inputs import MARKS
 from .gui import Gui
+from .language.critics import NEEDS, REFUSED, refusals
 from .language.environment_workers import BrokenWorld, World, checked
 from .language.placed_worlds import PlacedEnvironment, wait_for
 from .language.rollout import decides
@@ -39,6 +41,11 @@ class Agent(Gui):
     sampler's `max_turns` (`turn_limit`), after `invalid_limit` answers in a row that are no action (`invalid_limit`),
     or where the environment raises or takes longer than `step_seconds` for one call (`failed`). An episode that cannot
     begin, neither at the second try in a fresh copy, is left out and counted.
+
+    With a `critic`, such as `{name: vlm_judge, of: texts, condition_image: true, prompt: agent_critic}`, an action that
+    it refuses counts as a turn, after which the screen is the same; `turns/refused` counts these. An action that it
+    cannot judge is done. Wanyan et al. 2025, "Look Before You Leap", arXiv 2506.04614, section 4.2.2, whose critic also
+    suggests what to do instead.
     """
 
     sample_kind: ClassVar[Literal["latents", "tokens", "turns"]] = "turns"
@@ -54,6 +61,10 @@ class Agent(Gui):
     parallel: Annotated[int, Field(ge=1)] = 64  # copies of the environment that are open at once
     pool: Pool = "threads"  # where these copies run: in this process, or each in an actor of a Ray cluster
     actors: ActorSettings = field(default_factory=ActorSettings)  # of `pool: ray`
+    # A reward of answers that judges each action, with the screen and the goal, before it is done (GUI-Critic-R1). An
+    # action below the threshold is not done: the agent is told so, and answers again in its next turn. null: all are.
+    critic: Reward | None = None
+    critic_threshold: Annotated[float, Field(ge=-1e6, le=1e6)] = 0.5  # the lowest score of an action that is done
     _free: list[World] = field(default_factory=list, init=False, repr=False)
     _meaningful: tuple[str, ...] = field(default=(), init=False, repr=False)  # texts that observations may not spell
 
@@ -64,11 +75,23 @@ class Agent(Gui):
             raise ValueError(
                 f"an agent needs whole actions, and dialect {self.dialect!r} names kinds without their details"
             )
+        lacks = [] if self.critic is None else sorted(need for need in self.critic.needs if not NEEDS.fullmatch(need))
+        if self.critic is not None and (lacks or self.critic.granularity != "sample"):
+            what = f"needs {', '.join(lacks)}" if lacks else f"judges a whole {self.critic.granularity}"
+            raise ValueError(f"critic must judge an answer by its prompt before it is done, and this one {what}")
+
+    def tiny(self, seed: int, folder: Path) -> Self:
+        """Returns the same settings on a random twin, with a twin of the critic's model."""
+        small = super().tiny(seed, folder)
+        critic = self.critic.tiny(seed, folder / "critic") if isinstance(self.critic, Twinned) else self.critic
+        return replace(small, critic=critic)
 
     def prepare(self, placement: Placement) -> None:
         super().prepare(placement)
         if self.pool == "ray":
             connected(self.actors)  # an error comes before anything is sampled
+        if isinstance(self.critic, Prepared):
+            self.critic.prepare(placement)
         special = self.encoder.processor.tokenizer.all_special_tokens
         self._meaningful = tuple(sorted({*MARKS.values(), *self.encoder.media_tokens, *special}))
 
@@ -156,7 +179,10 @@ class Agent(Gui):
                 turn=torch.tensor([episode.turn for episode in going]),
                 anchor=torch.tensor([seed_from("anchor", episode.state) for episode in going]),
             )
-            yield replace(part, outputs=self._stepped(going, part.outputs, plan))
+            refused = refusals(self.critic, self.critic_threshold, part)
+            outputs = self._stepped(going, part.outputs, plan, refused)
+            counts = {} if self.critic is None else {"turns/refused": sum(refused)}
+            yield replace(part, outputs=outputs, counts={**part.counts, **counts})
             self._put_back(episode.world for episode in going if episode.outcome not in (None, "failed"))
             going = [episode for episode in going if episode.outcome is None]
 
@@ -176,22 +202,24 @@ class Agent(Gui):
             place[episode.number] = places[name]
         return contexts, place
 
-    def _stepped(self, episodes: Sequence[Episode], outputs: Outputs, plan: EpisodePlan) -> Outputs:
-        """Executes the actions of the answers; returns the outputs with rewards, and with outcomes of episodes."""
+    def _stepped(
+        self, episodes: Sequence[Episode], outputs: Outputs, plan: EpisodePlan, refused: Sequence[bool]
+    ) -> Outputs:
+        """Executes the actions that no critic refused; returns the outputs with rewards and outcomes of episodes."""
         assert outputs.actions is not None and outputs.canvases is not None, "an agent's answers are actions"
-        for episode, action in zip(episodes, outputs.actions, strict=True):
-            if action is not None:
+        for episode, action, is_refused in zip(episodes, outputs.actions, refused, strict=True):
+            if action is not None and not is_refused:
                 episode.world.begin(_stepping(action))
-        rewards = [
-            self._after(episode, action, canvas, plan)
-            for episode, action, canvas in zip(episodes, outputs.actions, outputs.canvases, strict=True)
-        ]
+        turns = zip(episodes, outputs.actions, outputs.canvases, refused, strict=True)
+        rewards = [self._after(*turn, plan) for turn in turns]
         outcomes = tuple(episode.outcome for episode in episodes)
         screens = tuple(None if one.outcome == "failed" else one.seen[-1].screenshot for one in episodes)
         step_rewards = torch.tensor(rewards, dtype=torch.float32)
         return replace(outputs, step_rewards=step_rewards, outcomes=outcomes, screens=screens)
 
-    def _after(self, episode: Episode, action: Action | None, canvas: Canvas | None, plan: EpisodePlan) -> float:
+    def _after(
+        self, episode: Episode, action: Action | None, canvas: Canvas | None, is_refused: bool, plan: EpisodePlan
+    ) -> float:
         """Finishes an episode's turn and returns its reward; the outcome, if any, is noted in the episode."""
         if action is None:
             episode.num_invalid += 1
@@ -200,16 +228,19 @@ class Agent(Gui):
         else:
             assert canvas is not None, "an action is in pixels of a screenshot"
             episode.num_invalid = 0
-            episode.did.append(self._harmless(self._dialect.write(action, canvas)))
+            episode.did.append(self._harmless(self._dialect.write(action, canvas)) + " (refused)" * is_refused)
             try:
-                self._observe(episode, *checked(episode.world.finish()))
+                if is_refused:
+                    episode.seen.append(replace(episode.seen[-1], text=REFUSED, reward=0.0))
+                else:
+                    self._observe(episode, *checked(episode.world.finish()))
             except BrokenWorld as error:
                 episode.world.leave()
                 episode.outcome = "failed"
                 log.warning("an episode failed; its environment: %s", error)
                 return 0.0
         now = episode.seen[-1]
-        if now.is_done or (action is not None and action.kind == "finish"):
+        if now.is_done or (action is not None and action.kind == "finish" and not is_refused):
             episode.outcome = "done"
         elif episode.num_invalid >= self.invalid_limit:
             episode.outcome = "invalid_limit"

@@ -3,10 +3,14 @@
 import time
 from dataclasses import dataclass, field
 from io import BytesIO
-from typing import Any
+from typing import Any, ClassVar
 
+import torch
 from PIL import Image
+from torch import Tensor
 
+from mmrl.core.checked import Checked
+from mmrl.core.contracts import Granularity, RewardBatch
 from mmrl.core.data import Observation, Prompt
 from mmrl.media.pictures import StoredPicture
 from mmrl.modalities.agent import Agent
@@ -61,6 +65,24 @@ class Corridor:
         image, file = Image.new("RGB", (SIZE, SIZE), (10 * (self._place % 20) + 20, 90, 160)), BytesIO()
         image.save(file, "PNG")
         return StoredPicture("screenshot", content=file.getvalue())
+
+
+@dataclass(frozen=True)
+class Rightwards(Checked):
+    """A critic that finds clicks to the right good, and cannot judge where the target says so."""
+
+    source: ClassVar[str] = "by hand"
+    range: ClassVar[tuple[float, float]] = (0.0, 1.0)
+    granularity: ClassVar[Granularity] = "sample"
+    differentiable: ClassVar[bool] = False
+    needs: ClassVar[frozenset[str]] = frozenset({"actions"})
+    batch_size: ClassVar[int | None] = None
+
+    def score(self, batch: RewardBatch) -> Tensor:
+        if any(prompt.target.get("trouble") == "dark" for prompt in batch.prompts):
+            raise ValueError("it is too dark to see the click")
+        actions = batch.outputs.actions or ()
+        return torch.tensor([float(one is None or one.point is None or one.point[0] >= SIZE / 2) for one in actions])
 
 
 @dataclass(kw_only=True)

@@ -16,11 +16,12 @@ from mmrl.core.data import Observation, Prompt, Rollout
 from mmrl.core.keys import GroupKey
 from mmrl.core.plugins import build
 from mmrl.core.views import DecisionView
+from mmrl.modalities.language.critics import REFUSED
 from mmrl.modalities.language.environment_workers import BrokenWorld, World
 from mmrl.parsing.actions.action import Action
 from mmrl.plans.answers import EpisodePlan
 from tests import toy_worlds
-from tests.toy_worlds import Clicker, Corridor, clicker
+from tests.toy_worlds import Clicker, Corridor, Rightwards, clicker
 from tests.vision_twins import picture
 
 PLAN = EpisodePlan(num_samples=3, max_tokens=4, max_turns=4)
@@ -226,6 +227,44 @@ def test_answers_that_are_no_action_end_the_episode_only_in_a_row() -> None:
     assert rollout.outputs.outcomes == (None, None, None, "turn_limit")
 
 
+def test_an_action_that_a_critic_refuses_is_not_done_and_told() -> None:
+    """Each episode is played again in a world of its own, without the clicks to the left."""
+    tasks = (TASKS[0], Prompt("go", target={"trouble": "dark"}))
+    rollout = play(clicker(critic=Rightwards(), environment=Corridor(places=99), history=9), tasks)
+    outputs, num_refused = rollout.outputs, 0
+    assert outputs.actions is not None and outputs.screens is not None
+    for number in range(6):
+        rows = (rollout.episode == number).nonzero()[:, 0].tolist()
+        first = int(rollout.prompt[rows[0]])
+        task, key = rollout.prompts[first], rollout.keys[first]
+        world = Corridor(places=99)
+        seen, told = world.reset(task, key.seed_for("episode")), ""
+        for row in rows:
+            prompt, action = rollout.prompts[int(rollout.prompt[row])], outputs.actions[row]
+            assert prompt.media == (seen.screenshot,) and (REFUSED in prompt.text) == (told == REFUSED)
+            is_refused = number < 3 and action is not None and action.point[0] < 28
+            if action is not None and not is_refused:
+                seen = world.step(action)
+            num_refused += is_refused
+            told = REFUSED if is_refused else ""
+            assert outputs.screens[row] == seen.screenshot
+        last = rollout.prompts[int(rollout.prompt[rows[-1]])].text
+        did = [outputs.actions[row] for row in rows[:-1]]
+        assert last.count("(refused)") == sum(number < 3 and one is not None and one.point[0] < 28 for one in did)
+    assert rollout.counts["turns/refused"] == num_refused > 0
+
+
+def test_a_refused_answer_ends_no_episode() -> None:
+    class Quitting(Clicker):
+        def action(self, text: str, canvas: Any) -> Action:
+            return Action("finish")
+
+    for threshold, outcomes in ((0.5, ("done",) * 3), (2.0, (None, None, None, "turn_limit") * 3)):
+        policy = clicker(critic=Rightwards(), critic_threshold=threshold, dialect="qwen")
+        policy.__class__ = Quitting
+        assert play(policy, TASKS[:1]).outputs.outcomes == outcomes
+
+
 @pytest.mark.slow
 def test_every_turn_of_every_episode_draws_by_numbers_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     policy, drawn = clicker(), []
@@ -279,6 +318,8 @@ def test_a_page_that_spells_tokens_breaks_nothing() -> None:
         ({"environment": {"name": "corridor"}}, "unknown environment 'corridor'"),
         ({"environment": {"name": "tests.toy_worlds:Corridor", "place": 3}}, "has no field 'place'.*places"),
         ({"environment": {"name": "tests.tiny_texts:Letters"}}, "is no environment: it has no reset, step, state_key"),
+        ({"critic": {"name": "step_reward"}}, "critic must judge an answer .* this one needs outcomes, step_rewards"),
+        ({"critic": {"name": "majority_vote"}}, "critic must judge an answer .* this one judges a whole group"),
         ({"environment": "screens"}, "is a section such as {name: ...} of environments, got 'screens'"),
     ],
     ids=str,

@@ -44,6 +44,12 @@ PARTS = [{"type": "image", "image": "a.png"}, {"type": "text", "text": "What?"}]
         ("unigenbench", {"index": 3, "prompt_en": "Two red cubes", "sub_dims_en": UNIGENBENCH},
          {"index": 3, "theme": "Design", "subtheme": "Space Design",
           "criteria": ("Attribute - Color: red", "Attribute - Quantity: two cubes")}),
+        # of test_files/gui_s.jsonl, 42c2724: `\\n` in two letters stands before the quotation mark
+        ("gui_critic", {"images": ["a.png"], "problem": "<image>\nRight?",
+                        "solution": 'Incorrect \n"Press the back button.\\n"', "chinese_info": "x"},
+         {"label": "Incorrect", "suggestion": "Press the back button.", "chinese_info": "x"}),
+        ("gui_critic", {"images": ["a.png"], "problem": "Right?", "solution": "correct\nTap 'OK' now"},
+         {"label": "Correct", "suggestion": "Tap 'OK' now"}),
         ("screenspot", {"img_filename": "a.png", "instruction": "Go", "bbox": [10, 20, 30, 5]},
          {"box": (10.0, 20.0, 40.0, 25.0)}),
         ("screenspot_hf", {"image": "a.png", "instruction": "Go", "bbox": [0.25, 0.5, 0.5, 1.0]},
@@ -300,3 +306,12 @@ def test_broken_test_points_are_named(changes: dict[str, Any], message: str, tmp
 def test_test_points_that_are_no_json_are_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="the field 'sub_dims_en' needs a JSON object, got 'Style'"):
         by_hand(tmp_path, "unigenbench", {"prompt_en": "a", "sub_dims_en": "Style"})
+
+
+@pytest.mark.parametrize(
+    ("solution", "message"),
+    [("Yes\nTap OK", "must begin with Correct or Incorrect, got 'Yes"), ('Correct \n"\\n"', "holds no right action")],
+)
+def test_critiques_without_a_verdict_or_an_action_are_named(solution: str, message: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=message):
+        by_hand(tmp_path, "gui_critic", {"images": ["a.png"], "problem": "Right?", "solution": solution})

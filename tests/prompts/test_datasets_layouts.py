@@ -75,6 +75,7 @@ def test_these_are_the_layouts() -> None:
             *EDITS,
             "android_control",
             "unigenbench",
+            "gui_critic",
         }
     )  # a new one needs a line here, rows in test_datasets_by_hand.py, and docs/data.md
 

@@ -71,6 +71,7 @@ class Columns:
             "action": "click",
             "input_text": example.name,
             "label": [example.name],
+            "faults": {example.name: ["colour"]},
             "include": [{"class": "apple", "count": 1 + example.number % 4}],
             "page": f"A page that says {example.answer}.",
             "checks": ["body", ["body", "p"]],
