@@ -32,7 +32,7 @@ GROUPS: dict[str, tuple[str, ...]] = {  # all but those of `recipes.FIRST`, whic
         "No-Thinking-CLS-RL", "pPE",
         "Prompt-A-Video", "PromptEnhancer", "Reasoning-SQL", "ReDit", "ReMax", "RewardAnything", "RLOO on turns",
         "RLVR across diverse domains", "RoboRefer", "S-GRPO", "SCST", "SE-GUI", "SEED-GRPO", "Seg-Zero",
-        "Selective sample replay", "Semantic encoder reward", "SPO-tree", "SRPO", "STAR-R1", "Step-GRPO", "Think-RM",
+        "Selective sample replay", "Semantic encoder reward", "SPCT", "SPO-tree", "SRPO", "STAR-R1", "Step-GRPO", "Think-RM",
         "Time-R1", "TreeRL", "TreeRPO", "Trust-GRPO", "UI-R1", "VideoChat-R1", "Vision-R1", "Visual-RFT",
         "VL-RewardBench", "VLAA-Thinker", "VLM-R1", "VPO", "XRPO",
     ),

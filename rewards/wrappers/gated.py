@@ -22,11 +22,11 @@ class Gated(RewardWrapper):
     `gate` does the same for all rewards of a run. The score is NaN where the gate is NaN, which is neither open nor
     shut.
 
-    Raises ValueError for numbers that are not finite, or a gate that judges something else than samples.
+    Raises ValueError for numbers that are not finite, or a gate that judges something else than samples or turns.
     """
 
     reward: Reward  # the reward that counts where the gate is open
-    gate: Reward  # the reward that opens the gate; it judges samples
+    gate: Reward  # the reward that opens the gate; it judges samples, or turns of agents
     threshold: float = 0.5  # score of the gate from which it is open
     otherwise: float = 0.0  # the score where the gate is shut
 
@@ -36,7 +36,8 @@ class Gated(RewardWrapper):
         super().__post_init__()
         if not (math.isfinite(self.threshold) and math.isfinite(self.otherwise)):
             raise ValueError(f"threshold and otherwise must be finite, got {self.threshold} and {self.otherwise}")
-        check_judges_samples(self.gate, "the gate")
+        if self.gate.granularity != "turn":  # of an agent a turn is a sample
+            check_judges_samples(self.gate, "the gate")
         low, high = self.reward.range
         self.inherit(self.reward, range=(min(low, self.otherwise), max(high, self.otherwise)))
 

@@ -1,10 +1,14 @@
 """gated by hand."""
 
 import math
+from dataclasses import replace
 
 import pytest
+import torch
+from torch.testing import assert_close
 
 from mmrl.core.contracts import ConfigError
+from mmrl.parsing.actions.action import Action
 from tests.rewards.example import Example
 from tests.rewards.inner import SECOND, WRITTEN, numbers, said, wrapped
 
@@ -39,3 +43,14 @@ def test_a_gate_of_groups_is_refused() -> None:
 def test_a_gate_that_cannot_judge_is_neither_open_nor_shut(inner: dict[str, object]) -> None:
     found = wrapped("gated", reward=inner, gate=SECOND, otherwise=-1).score(said("0.2 nan", "0.9 0", "0.9 1"))
     assert math.isnan(found[0]) and found[1:].tolist() == pytest.approx([-1, 0.9])
+
+
+def test_a_turn_without_an_action_can_shut_the_gate() -> None:
+    """Step-GRPO of WebGen-Agent pays -1 for a malformed answer, whatever the screen shows."""
+    gate = {"name": "invalid_action"}
+    reward = wrapped("gated", reward=WRITTEN, gate=gate, threshold=-0.5, otherwise=-0.2)
+    batch = said("0.2", "0.9", "0.4")
+    actions = (None, Action("finish"), None)
+    assert reward.needs == {"texts", "actions"} and reward.granularity == "sample"
+    found = reward.score(replace(batch, outputs=replace(batch.outputs, actions=actions)))
+    assert_close(found, torch.tensor([-0.2, 0.9, -0.2]))
