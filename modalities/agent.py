@@ -8,6 +8,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 
 import torch
 from pydantic import Field
+from torch import Tensor
 
 from mmrl.core.actors import ActorSettings, Pool, connected
 from mmrl.core.contracts import Environment, Placement, Prepared, Reward, RunError, Twinned, Usage
@@ -19,7 +20,7 @@ from mmrl.plans.answers import AnswerPlan, EpisodePlan
 
 from .encoding.inputs import MARKS
 from .gui import Gui
-from .language.critics import NEEDS, REFUSED, refusals
+from .language.critics import NEEDS, REFUSED, critic_scores, highest, refusals
 from .language.environment_workers import BrokenWorld, World, checked
 from .language.placed_worlds import PlacedEnvironment, wait_for
 from .language.rollout import decides
@@ -45,7 +46,8 @@ class Agent(Gui):
     With a `critic`, such as `{name: vlm_judge, of: texts, condition_image: true, prompt: agent_critic}`, an action that
     it refuses counts as a turn, after which the screen is the same; `turns/refused` counts these. An action that it
     cannot judge is done. Wanyan et al. 2025, "Look Before You Leap", arXiv 2506.04614, section 4.2.2, whose critic also
-    suggests what to do instead.
+    suggests what to do instead. With `candidates` the critic chooses among several answers: Chen et al. 2025,
+    "GUI-Shepherd", arXiv 2509.23738.
     """
 
     sample_kind: ClassVar[Literal["latents", "tokens", "turns"]] = "turns"
@@ -65,6 +67,9 @@ class Agent(Gui):
     # action below the threshold is not done: the agent is told so, and answers again in its next turn. null: all are.
     critic: Reward | None = None
     critic_threshold: Annotated[float, Field(ge=-1e6, le=1e6)] = 0.5  # the lowest score of an action that is done
+    # How many answers are sampled in each turn, of which the critic's best one counts (GUI-Shepherd). More than one is
+    # for `mmrl evaluate`: what was chosen is no sample of the policy, and its gradient is biased.
+    candidates: Annotated[int, Field(ge=1, le=1024)] = 1
     _free: list[World] = field(default_factory=list, init=False, repr=False)
     _meaningful: tuple[str, ...] = field(default=(), init=False, repr=False)  # texts that observations may not spell
 
@@ -79,6 +84,8 @@ class Agent(Gui):
         if self.critic is not None and (lacks or self.critic.granularity != "sample"):
             what = f"needs {', '.join(lacks)}" if lacks else f"judges a whole {self.critic.granularity}"
             raise ValueError(f"critic must judge an answer by its prompt before it is done, and this one {what}")
+        if self.critic is None and self.candidates > 1:
+            raise ValueError(f"candidates need a critic that chooses one of them, got {self.candidates} without")
 
     def tiny(self, seed: int, folder: Path) -> Self:
         """Returns the same settings on a random twin, with a twin of the critic's model."""
@@ -168,23 +175,45 @@ class Agent(Gui):
         while going:
             contexts, place = self._contexts(going)
             going.sort(key=lambda episode: place[episode.number])
-            prompt_of = torch.tensor([place[episode.number] for episode in going])
-            seeds = [episode.key.seed_for("tokens", episode.member, episode.turn) for episode in going]
-            trace = self.generate([prompt for _, prompt in contexts], prompt_of, seeds, plan)
-            keys = [key for key, _ in contexts]
-            is_decision = decides(trace, plan) if plan.temperature > 0 else None
+            part, refused = self._answered(going, contexts, place, plan)
             part = replace(
-                self.assemble([prompt for _, prompt in contexts], keys, prompt_of, trace, is_decision),
+                part,
                 episode=torch.tensor([episode.number for episode in going]),
                 turn=torch.tensor([episode.turn for episode in going]),
                 anchor=torch.tensor([seed_from("anchor", episode.state) for episode in going]),
             )
-            refused = refusals(self.critic, self.critic_threshold, part)
             outputs = self._stepped(going, part.outputs, plan, refused)
             counts = {} if self.critic is None else {"turns/refused": sum(refused)}
             yield replace(part, outputs=outputs, counts={**part.counts, **counts})
             self._put_back(episode.world for episode in going if episode.outcome not in (None, "failed"))
             going = [episode for episode in going if episode.outcome is None]
+
+    def _answered(
+        self,
+        going: Sequence[Episode],
+        contexts: Sequence[tuple[GroupKey, Prompt]],
+        place: dict[int, int],
+        plan: EpisodePlan,
+    ) -> tuple[Rollout, list[bool]]:
+        """Returns an answer to each episode, of several candidates the critic's choice, and whether it is refused."""
+        keys, prompts = [key for key, _ in contexts], [prompt for _, prompt in contexts]
+        prompt_of = torch.tensor([place[episode.number] for episode in going for _ in range(self.candidates)])
+        seeds = [_seed(episode, candidate) for episode in going for candidate in range(self.candidates)]
+        trace = self.generate(prompts, prompt_of, seeds, plan)
+
+        def assembled(trace: TokenTrace, prompt_of: Tensor) -> Rollout:
+            is_decision = decides(trace, plan) if plan.temperature > 0 else None
+            return self.assemble(prompts, keys, prompt_of, trace, is_decision)
+
+        part = assembled(trace, prompt_of)
+        if self.critic is None:
+            return part, [False] * len(going)
+        scores = critic_scores(self.critic, part)
+        if self.candidates > 1:
+            rows = highest(scores, self.candidates)
+            scores = scores[rows]
+            part = assembled(replace(trace, completions=trace.completions.select(rows)), prompt_of[rows])
+        return part, refusals(scores, self.critic_threshold, part)
 
     def _contexts(self, episodes: Sequence[Episode]) -> tuple[list[tuple[GroupKey, Prompt]], dict[int, int]]:
         """Returns the distinct prompts of the next turns, and the place of each episode's prompt, by its number."""
@@ -281,6 +310,12 @@ def _beginning(episode: Episode) -> Callable[[Environment], tuple[Observation, s
 def _stepping(action: Action) -> Callable[[Environment], tuple[Observation, str]]:
     """Returns the call that executes an action."""
     return lambda environment: (environment.step(action), environment.state_key())
+
+
+def _seed(episode: Episode, candidate: int) -> int:
+    """Returns the seed of an answer of an episode's next turn."""
+    others = (candidate,) if candidate else ()
+    return episode.key.seed_for("tokens", episode.member, episode.turn, *others)
 
 
 def _in_order(rollout: Rollout) -> Rollout:

@@ -16,7 +16,7 @@ from mmrl.core.data import Observation, Prompt, Rollout
 from mmrl.core.keys import GroupKey
 from mmrl.core.plugins import build
 from mmrl.core.views import DecisionView
-from mmrl.modalities.language.critics import REFUSED
+from mmrl.modalities.language.critics import REFUSED, highest
 from mmrl.modalities.language.environment_workers import BrokenWorld, World
 from mmrl.parsing.actions.action import Action
 from mmrl.plans.answers import EpisodePlan
@@ -254,6 +254,39 @@ def test_an_action_that_a_critic_refuses_is_not_done_and_told() -> None:
     assert rollout.counts["turns/refused"] == num_refused > 0
 
 
+def test_of_several_answers_the_critic_chooses_the_first_best_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each answer is one of those that are sampled by the turn's own seeds, and a click to the left where all are."""
+    policy, drawn = clicker(critic=Rightwards(), critic_threshold=0, candidates=4, environment=Corridor(places=99)), {}
+    draw = policy.generate
+
+    def noted(prompts: Any, prompt_of: Any, seeds: Any, plan: Any) -> Any:
+        trace = draw(prompts, prompt_of, seeds, plan)
+        shown = [prompts[number] for number in prompt_of.tolist()]
+        drawn.update(zip(seeds, policy.outputs_of(shown, trace, prompt_of, policy._pieces).texts or (), strict=True))
+        return trace
+
+    monkeypatch.setattr(policy, "generate", noted)
+    rollout = play(policy, TASKS[:1])
+    assert rollout.outputs.texts is not None and len(drawn) == 4 * rollout.num_samples
+    key, is_good = rollout.keys[0], []
+    for text, episode, turn in zip(rollout.outputs.texts, rollout.episode.tolist(), rollout.turn.tolist(), strict=True):
+        paths = [("tokens", episode, turn), *(("tokens", episode, turn, other) for other in (1, 2, 3))]
+        candidates = [drawn[key.seed_for(*path)] for path in paths]
+        good = [one for one in candidates if (action := policy.action(one, None)) is None or action.point[0] > 28]
+        assert text == (good or candidates)[0]
+        is_good.append(bool(good))
+    assert True in is_good
+    replayed, view = clicker(), DecisionView(torch.arange(rollout.num_samples))
+    assert_close(replayed.forward(rollout, view).values, policy.recorded(rollout, view).values, atol=1e-5, rtol=1e-5)
+
+
+def test_a_choice_without_scores_is_the_last() -> None:
+    nan, low = float("nan"), -math.inf
+    scores = torch.tensor([0.1, 0.7, 0.7, nan, -1.0, low, nan, low, low, nan, nan, nan])
+    assert highest(scores, 3).tolist() == [1, 4, 6, 9]
+    assert highest(scores, 1).tolist() == list(range(12))
+
+
 def test_a_refused_answer_ends_no_episode() -> None:
     class Quitting(Clicker):
         def action(self, text: str, canvas: Any) -> Action:
@@ -320,6 +353,7 @@ def test_a_page_that_spells_tokens_breaks_nothing() -> None:
         ({"environment": {"name": "tests.tiny_texts:Letters"}}, "is no environment: it has no reset, step, state_key"),
         ({"critic": {"name": "step_reward"}}, "critic must judge an answer .* this one needs outcomes, step_rewards"),
         ({"critic": {"name": "majority_vote"}}, "critic must judge an answer .* this one judges a whole group"),
+        ({"candidates": 4}, "candidates need a critic that chooses one of them, got 4 without"),
         ({"environment": "screens"}, "is a section such as {name: ...} of environments, got 'screens'"),
     ],
     ids=str,

@@ -122,11 +122,26 @@ def test_each_turn_of_an_agent_is_judged_by_the_screen_after_it() -> None:
     reward._panel = Panel([(JudgeModel(), judge)], 1, "mean", Memory(None), Ledger(None, None, None))
     outputs, page = Outputs(texts=("a", "b", "c"), screens=tuple(after)), {"page": "a page about tea"}
     batch = make_batch(outputs, ["turn"] * 3, [page] * 3, media=[(one,) for one in before])
-    assert reward.score(select(batch, torch.tensor([0, 1]))).tolist() == [1, 0.25]  # of 1 to 5
+    assert reward.score(select(batch, torch.tensor([0, 1]))).tolist() == pytest.approx([1, 0.4])  # of 0 to 5
     assert all("about tea" in one.text and len(one.images) == 1 for one in judge.questions)
     assert {"screens", "target.page"} <= reward.needs and reward.granularity == "sample"
     with pytest.raises(ValueError, match="the environment broke in this turn"):
         reward.score(select(batch, torch.tensor([2])))
+
+
+def test_a_step_of_an_agent_is_judged_by_the_screen_before_it() -> None:
+    """Two turns of an episode: each question has its own screen, what the agent was told, and its own answer."""
+    reward = VlmJudge("agent_step", of="texts", condition_image=True)
+    judge = Saying([(math.log(0.3), math.log(0.1)), (math.log(0.2), math.log(0.6))])
+    reward._panel = Panel([(JudgeModel(), judge)], 1, "mean", Memory(None), Ledger(None, None, None))
+    told, said = ["Open it", "Open it\nDone so far:\n1. click(1, 2)"], ["click(1, 2)", "click(3, 4)"]
+    batch = make_batch(Outputs(texts=tuple(said)), told, media=[(stored(0),), (stored(1),)])
+    torch.testing.assert_close(reward.score(batch), torch.tensor([0.75, 0.25]))
+    for number, question in enumerate(judge.questions):
+        (screen,) = question.images
+        assert screen.tobytes() == stored(number).load().convert("RGB").tobytes()
+        assert told[number] in question.text and said[number] in question.text and question.words == ("yes", "no")
+    assert {"texts", "prompt.image"} <= reward.needs and reward.granularity == "sample"
 
 
 def test_a_pair_is_shown_in_both_orders() -> None:
