@@ -56,9 +56,6 @@ ALLOWED = {
     "Progress.idle",
     # a plug-in is called as its file, whose name configs have
     "GivenAndDrawn",
-    # marks on the axis of a chart
-    "tick_label",
-    "ticks",
     # passes over prompts, counted by the metric calls/prompt_reads
     "PROMPT_READS",
 }

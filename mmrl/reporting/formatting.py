@@ -46,16 +46,6 @@ def duration(seconds: float) -> str:
     return f"{minutes // 60:,} h {minutes % 60:02d} min"
 
 
-def tick_label(value: float, step: float) -> str:
-    """Returns a tick's label with just the digits that distinguish it from the next ticks."""
-    exponent = math.floor(math.log10(step) + 1e-9)
-    if abs(value) < step / 2:
-        return "0"
-    if abs(value) < 1e5 and (exponent >= -4 or (abs(value) > 0.01 and exponent >= -8)):
-        return _signed(f"{value:,.{max(0, -exponent)}f}")
-    return scientific(value, max(0, math.floor(math.log10(abs(value)) + 1e-9) - exponent))
-
-
 def scientific(value: float, digits: int) -> str:
     """Returns `1.20e-5`: a mantissa with `digits` decimals, and no zeros in the exponent."""
     mantissa, exponent = f"{value:.{digits}e}".split("e")

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from hashlib import sha256
 from html import escape
 
-from mmrl.reporting.charts import share_bar
+from mmrl.reporting.charts import library, share_bar
 from mmrl.reporting.curves import Charts, diagnostics, reward_breakdown, score_curves
 from mmrl.reporting.formatting import count, duration, number
 from mmrl.reporting.headline import Headline, headline
@@ -48,13 +48,14 @@ def page(record: Record, pairs: Pairs | None) -> str:
         f'<section id="{anchor}"><h2>{title}</h2><p class="about">{about}</p>{content}</section>'
         for title, anchor, about, content in present
     )
+    style, script = (of_uplot + own for of_uplot, own in zip(library(), (STYLE, SCRIPT), strict=True))
     return (
         '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
-        f'<meta http-equiv="Content-Security-Policy" content="{_policy()}">'
+        f'<meta http-equiv="Content-Security-Policy" content="{_policy(style, script)}">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f"<title>{escape(record.name)} - mmrl</title><style>{STYLE}</style></head><body><main>"
+        f"<title>{escape(record.name)} - mmrl</title><style>{style}</style></head><body><main>"
         f"{_header(record, headline(record))}<nav>{links}</nav>{body}</main>"
-        f'<div id="tip" role="status"></div><script>{SCRIPT}</script></body></html>\n'
+        f'<div id="tip" role="status"></div><script>{script}</script></body></html>\n'
     )
 
 
@@ -62,9 +63,9 @@ def _warnings(notes: Sequence[str]) -> str:
     return "".join(f'<p class="warning">{note}</p>' for note in notes)
 
 
-def _policy() -> str:
-    """Returns the page's security policy: nothing loads but inlined media, and no style or script but ours."""
-    style, script = (b64encode(sha256(text.encode()).digest()).decode() for text in (STYLE, SCRIPT))
+def _policy(*texts: str) -> str:
+    """Returns the page's security policy: nothing loads but inlined media, and no style or script but these two."""
+    style, script = (b64encode(sha256(text.encode()).digest()).decode() for text in texts)
     return (
         "default-src 'none'; img-src data:; media-src data:; "
         f"style-src 'sha256-{style}'; script-src 'sha256-{script}'; "

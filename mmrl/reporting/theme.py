@@ -53,17 +53,7 @@ h3 { font-size: 15px; font-weight: 600; overflow-wrap: anywhere; }
 .constant { color: var(--soft); font-size: 14px; overflow-wrap: anywhere; }
 .grid + .constant { margin-top: 14px; }
 .swatch { width: 10px; height: 10px; display: inline-block; border-radius: 3px; margin-right: 6px; }
-.chart { display: block; width: 100%; height: auto; touch-action: pan-y; overflow: visible; }
-.chart text { font-size: 12.5px; fill: var(--soft); }
-.three .chart text { font-size: 16px; }
-.chart .unit { opacity: .85; }
-.chart .rule { stroke: var(--faint); stroke-width: 1; }
-.chart .line { fill: none; stroke-width: 2; stroke-linejoin: round; stroke-linecap: round; }
-.three .chart .line { stroke-width: 2.8; }
-.chart .line.thin, .three .chart .line.thin { stroke-width: 1.2; }
-.chart .band { opacity: .17; }
-.chart .cursor { stroke: var(--soft); stroke-width: 1; stroke-dasharray: 3 3; visibility: hidden; }
-.chart.on .cursor { visibility: visible; }
+.chart { min-height: 200px; }
 .shares { display: block; width: 100%; height: 22px; border-radius: 6px; margin-bottom: 14px; }
 #tip { position: fixed; pointer-events: none; visibility: hidden; z-index: 9; background: var(--ink);
   color: var(--page); font-size: 13px; line-height: 1.4; padding: 6px 10px; border-radius: 8px; white-space: pre; }
@@ -127,8 +117,6 @@ details pre { margin: 0; padding: 0 18px 16px; overflow-x: auto; font: 13px/1.5 
   .tiles { gap: 10px; }
   .tile .value { font-size: 18px; }
   .tile.main .value { font-size: 34px; }
-  .chart text, .three .chart text { font-size: 17px; }
-  .chart .line { stroke-width: 2.6; }
   .optional { display: none; }
 }
 """ + "".join(
@@ -142,32 +130,48 @@ NUM_COLOURS = 8
 SCRIPT = """
 "use strict";
 const tip = document.getElementById("tip");
-const nearest = (xs, at) => xs.reduce((best, x, i) => Math.abs(x - at) < Math.abs(xs[best] - at) ? i : best, 0);
 const text = value => Math.abs(value) >= 1e-3 && Math.abs(value) < 1e6 || value === 0
-  ? value.toLocaleString("en", {maximumSignificantDigits: 5}) : value.toExponential(2);
-for (const chart of document.querySelectorAll("svg.chart")) {
-  const lines = JSON.parse(chart.dataset.lines);
-  const [low, high, start, end] = JSON.parse(chart.dataset.across);
-  const cursor = chart.querySelector(".cursor");
-  chart.addEventListener("pointermove", event => {
-    const box = chart.getBoundingClientRect(), scale = chart.viewBox.baseVal.width / box.width;
-    const at = low + ((event.clientX - box.left) * scale - start) / (end - start) * (high - low);
-    const closest = lines.map(line => line.x[nearest(line.x, at)]);
-    const iteration = closest[nearest(closest, at)];
-    const shown = lines.filter((line, i) => closest[i] === iteration);
-    tip.textContent = [`iteration ${iteration.toLocaleString("en")}`,
-      ...shown.map(line => `${line.name}: ${text(line.y[nearest(line.x, at)])}`)].join("\\n");
-    const x = start + (iteration - low) / (high - low) * (end - start);
-    cursor.setAttribute("x1", x); cursor.setAttribute("x2", x);
-    chart.classList.add("on");
-    const left = Math.min(event.clientX + 14, innerWidth - tip.offsetWidth - 8);
-    const above = event.clientY - tip.offsetHeight - 12;
-    tip.style.left = `${Math.max(8, left)}px`;
-    tip.style.top = `${above < 8 ? event.clientY + 16 : above}px`;
-    tip.style.visibility = "visible";
-  });
-  chart.addEventListener("pointerleave", () => { chart.classList.remove("on"); tip.style.visibility = "hidden"; });
+  ? value.toLocaleString("en", {maximumSignificantDigits: 7}) : value.toExponential(2);
+const colour = name => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+const axis = more => ({stroke: () => colour("--soft"), font: "12px system-ui", labelFont: "12px system-ui",
+  labelSize: 18, ticks: {show: false}, ...more});
+const whole = Array.from({length: 24}, (_, n) => [1, 2, 5][n % 3] * 10 ** Math.floor(n / 3));
+function point(plot) {
+  const {idx, left, top} = plot.cursor, box = plot.over.getBoundingClientRect();
+  tip.style.visibility = idx == null ? "hidden" : "visible";
+  if (idx == null) return;
+  const there = plot.series.map((one, n) => [one.label, plot.data[n][idx]]).slice(1);
+  const lines = there.filter(([name, y]) => name && y != null).map(([name, y]) => `${name}: ${text(y)}`);
+  tip.textContent = [`iteration ${plot.data[0][idx].toLocaleString("en")}`, ...lines].join("\\n");
+  tip.style.left = `${Math.max(8, Math.min(box.left + left + 14, innerWidth - tip.offsetWidth - 8))}px`;
+  const above = box.top + top - tip.offsetHeight - 12;
+  tip.style.top = `${above < 8 ? box.top + top + 16 : above}px`;
 }
+const charts = [...document.querySelectorAll(".chart")].map(box => {
+  const {unit, span, lines} = JSON.parse(box.dataset.chart), tables = [], series = [{}], bands = [];
+  for (const line of lines) {
+    const stroke = () => colour(`--c${line.colour}`), base = {spanGaps: true, width: 2};
+    if (line.low) {
+      bands.push({series: [series.length, series.length + 1], fill: () => `${stroke()}2b`});
+      series.push(...["", ""].map(label => ({...base, label, width: 0, points: {show: false}})));
+      tables.push([line.x, line.high, line.low]);
+    }
+    series.push({...base, label: line.name, stroke, points: {show: line.x.length <= 40, fill: stroke}});
+    tables.push([line.x, line.y]);
+  }
+  const size = () => ({width: box.clientWidth, height: Math.max(200, box.clientWidth / 2)});
+  const plot = new uPlot({
+    ...size(), series, bands, legend: {show: false}, cursor: {y: false}, hooks: {setCursor: [point]},
+    scales: {x: {time: false, auto: false, min: span[0], max: span[1],
+      range: (_, low, high) => high > low ? [low, high] : [low - 0.5, high + 0.5]}},
+    axes: [axis({grid: {show: false}, label: "iteration", incrs: whole, size: 24}),
+      axis({grid: {stroke: () => colour("--faint"), width: 1}, label: unit, values: (_, marks) => marks.map(text),
+        size: (_, marks) => 14 + 7 * Math.max(2, ...(marks ?? []).map(mark => mark.length))})],
+  }, uPlot.join(tables), box);
+  new ResizeObserver(() => plot.setSize(size())).observe(box);
+  return plot;
+});
+matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => charts.forEach(plot => plot.redraw()));
 if (matchMedia("(prefers-reduced-motion: no-preference)").matches) {
   const watch = new IntersectionObserver(seen => seen.forEach(({target, isIntersecting}) =>
     isIntersecting ? target.play().catch(() => {}) : target.pause()));

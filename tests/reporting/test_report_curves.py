@@ -5,9 +5,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from playwright.sync_api import sync_playwright
 
+from mmrl.environments.base.chromium import find_executable
 from mmrl.reporting.report import write_report
-from tests.report_pages import HELD_OUT, SUMMARY, TRAINING, read_page, run_of
+from tests.report_pages import HELD_OUT, SUMMARY, TRAINING, Page, read_page, run_of
 
 
 def test_values_that_are_not_finite_are_counted_and_not_drawn(tmp_path: Path) -> None:
@@ -16,8 +18,15 @@ def test_values_that_are_not_finite_are_counted_and_not_drawn(tmp_path: Path) ->
     page = read_page(run_of(tmp_path, lines))
     assert "3 values were not finite" in page.text
     assert "5 values were not finite" in page.text
-    (chart,) = [svg for svg in page.all("svg") if svg["class"] == "chart"]
-    assert json.loads(chart["data-lines"] or "") == [{"name": "loss", "x": [0, 4], "y": [1, 2]}]
+    assert _lines(page, "Loss") == [{"name": "loss", "colour": 1, "x": [0, 4], "y": [1, 2]}]
+
+
+def _lines(page: Page, title: str) -> list[dict[str, Any]]:
+    """The lines of the chart with this title."""
+    charts = [box for box in page.all("div") if box.get("class") == "chart"]
+    (chart,) = [box for box in charts if (box["aria-label"] or "").startswith(title)]
+    lines: list[dict[str, Any]] = json.loads(chart["data-chart"] or "")["lines"]
+    return lines
 
 
 def _with_greedy(lines: list[dict[str, Any]], values: tuple[float, ...] = (0.5, 0.9, 0.875)) -> list[dict[str, Any]]:
@@ -28,8 +37,7 @@ def test_further_samplers_stand_beside_the_held_out_score(tmp_path: Path) -> Non
     page = read_page(run_of(tmp_path, [*_with_greedy(HELD_OUT), *TRAINING]))
     assert "rose from 0.250 to 0.750 (greedy: 0.500 to 0.875) in 30 s" in page.text
     assert "best 0.875, greedy 0.500 \N{RIGHTWARDS ARROW} 0.875" in page.text
-    chart = next(svg for svg in page.all("svg") if (svg["aria-label"] or "").startswith("Held-out score"))
-    assert [(line["name"], line["y"]) for line in json.loads(chart["data-lines"] or "")] == [
+    assert [(line["name"], line["y"]) for line in _lines(page, "Held-out score")] == [
         ("held-out score", [0.25, 0.875, 0.75]),
         ("greedy", [0.5, 0.9, 0.875]),
     ]
@@ -49,8 +57,7 @@ def test_a_reward_has_a_held_out_curve_for_each_sampler(tmp_path: Path) -> None:
         for n, line in enumerate(_with_greedy(HELD_OUT))
     ]
     page = read_page(run_of(tmp_path, [*held_out, *TRAINING]))
-    chart = next(svg for svg in page.all("svg") if (svg["aria-label"] or "").startswith("shape"))
-    names = [line["name"] for line in json.loads(chart["data-lines"] or "")]
+    names = [line["name"] for line in _lines(page, "shape")]
     assert names == ["training", "held-out", "held-out, greedy"]
 
 
@@ -72,7 +79,7 @@ def test_curves_that_never_move_are_a_line_of_words(tmp_path: Path) -> None:
         for index in range(3)
     ]
     page = read_page(run_of(tmp_path, lines))
-    drawn = {(svg["aria-label"] or "").split(":")[0] for svg in page.all("svg") if svg["class"] == "chart"}
+    drawn = {(box["aria-label"] or "").split(":")[0] for box in page.all("div") if box.get("class") == "chart"}
     assert drawn == {"Gradient norm", "shape"}
     assert "Constant: format 0.500." in page.text
     assert (
@@ -86,19 +93,32 @@ def test_a_long_run_stays_small_and_keeps_its_spike(tmp_path: Path) -> None:
     lines = [{"iteration": index, "loss/total": float(index % 7), "optimizer/grad_norm": 1.0} for index in range(5_000)]
     lines[3_456]["loss/total"] = 123.0
     page = write_report(run_of(tmp_path, lines))
-    assert page.stat().st_size < 100_000
-    chart = next(svg for svg in read_page(page.parent).all("svg") if (svg["aria-label"] or "").startswith("Loss"))
-    (line,) = json.loads(chart["data-lines"] or "")
+    assert page.stat().st_size < 150_000
+    (line,) = _lines(read_page(page.parent), "Loss")
     assert line["y"][line["x"].index(3_456)] == 123
 
 
 def test_the_band_of_a_reward_is_its_own_spread(tmp_path: Path) -> None:
-    (path,) = [
-        path["d"] or "" for path in read_page(run_of(tmp_path, TRAINING)).all("path") if path["class"] == "band fill-2"
-    ]
-    # ticks from -0.2 to 0.6 at y 212 to 28; the first point is 0.1 + 0.2 = 0.3, 5/8 up; the last corner 0.1 - 0.2, 1/8
-    assert path.startswith("M52 97L")
-    assert path.endswith("L52 189Z")
+    (line,) = _lines(read_page(run_of(tmp_path, TRAINING)), "Training reward")
+    assert (line["low"], line["high"]) == ([-0.1, 0, 0.1], [0.3, 0.4, 0.5])  # 0.1, 0.2, 0.3 and 0.2 around them
+
+
+@pytest.mark.slow  # a browser
+def test_a_browser_draws_every_chart_and_blocks_nothing(tmp_path: Path) -> None:
+    page = write_report(run_of(tmp_path, [*_with_greedy(HELD_OUT), *TRAINING]))
+    said: list[str] = []
+    with sync_playwright() as playwright:
+        program = find_executable(None, Path(playwright.chromium.executable_path))
+        browser = playwright.chromium.launch(executable_path=program, args=["--no-sandbox"])
+        shown = browser.new_page()
+        shown.on("console", lambda message: said.append(message.text))
+        shown.on("pageerror", lambda error: said.append(str(error)))
+        shown.goto(page.as_uri())
+        assert shown.locator("canvas").count() == shown.locator(".chart").count() > 1
+        shown.locator(".chart .u-over").first.hover()
+        assert (shown.locator("#tip").text_content() or "").splitlines()[0].startswith("iteration ")
+        browser.close()
+    assert said == []
 
 
 def test_time_is_shared_out_and_what_is_left_is_named(tmp_path: Path) -> None:
