@@ -42,6 +42,7 @@ def test_there_are_twelve_checks_in_three_groups_of_under_eight_minutes() -> Non
         assert sum(check.seconds for check in running.CHECKS if check.group == group) < 480
 
 
+@pytest.mark.slow
 def test_a_check_that_passes_gives_one_line_and_exit_0(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -65,6 +66,7 @@ def test_a_check_that_passes_gives_one_line_and_exit_0(
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("value", [1.0, float("nan")])
 def test_an_identity_that_breaks_fails_with_exit_1(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], value: float
@@ -76,6 +78,7 @@ def test_an_identity_that_breaks_fails_with_exit_1(
     assert line["error"].startswith("BrokenIdentity: difference is")
 
 
+@pytest.mark.slow
 def test_a_check_that_raises_fails_and_the_next_one_runs(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -109,6 +112,7 @@ def test_a_package_that_is_missing_is_named_and_nothing_passes_without_it() -> N
     assert line["skipped"] == {"no_such_package": "not installed; see scripts/gather_wheels.py"}
 
 
+@pytest.mark.slow
 def test_the_peak_is_that_of_live_tensors(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
     found = []
 
@@ -204,6 +208,7 @@ def test_the_page_shows_results_of_gpus_at_real_size_alone(tmp_path: Path) -> No
     assert "No result of a GPU" in page.page([]) and "No result of a GPU" not in text
 
 
+@pytest.mark.slow
 def test_a_check_that_runs_again_replaces_its_line(tmp_path: Path) -> None:
     lines = [{"check": "tower", "seconds": 1.0}, {"check": "unets", "seconds": 2.0}]
     path = results.write(tmp_path, "cpu", lines, is_tiny=True)

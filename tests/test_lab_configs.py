@@ -42,6 +42,7 @@ def kinds_of(name: str) -> set[str]:
     return {f"{key}: {value}" for key, value in (parts | whether).items()}
 
 
+@pytest.mark.slow
 def test_each_kind_of_run_is_resumed() -> None:
     missing = set[str]().union(*map(kinds_of, LAB)) - set[str]().union(*map(kinds_of, RESUMED))
     assert not missing, f"RESUMED holds no config with {missing}"

@@ -31,6 +31,7 @@ def test_a_wrapped_advantage_needs_what_the_inner_one_needs() -> None:
     assert "group_size must be at least 9, got 8" in refused("quickstart_gui", inner)
 
 
+@pytest.mark.slow
 def test_maxrl_refuses_rewards_below_zero() -> None:
     build(load_config("lab/maxrl"))
     negative = "rewards=[{name: point_in_box, weight: -1}]"

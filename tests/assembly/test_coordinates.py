@@ -26,6 +26,7 @@ def test_boxes_and_actions_need_a_known_unit(name: str) -> None:
     plan_summary(load_config(name, ["threads=1", "modality.model=me/new", "modality.family=qwen3_5"]))
 
 
+@pytest.mark.slow
 def test_rewards_of_the_evaluation_count_and_texts_need_no_unit() -> None:
     texts = [*NEW, "rewards=[{name: format_tags}]"]
     with pytest.raises(ConfigError, match=UNKNOWN):

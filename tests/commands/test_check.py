@@ -127,6 +127,7 @@ def tiny(**changes: Any) -> dict[str, Any]:
     return check_tiny(check_config(LAB | {"threads": 1, "evaluation": EVALUATION} | changes))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "changes",
     slow_but(

@@ -48,6 +48,7 @@ def test_the_command_line_imports_nothing_heavy_before_a_command_needs_it() -> N
     assert done.stdout.split() == []
 
 
+@pytest.mark.slow
 def test_the_run_directory_is_written_before_heavy_imports(tmp_path: Path) -> None:
     code = (
         "import sys; from mmrl.run_directory.start import new_run; "
@@ -173,6 +174,7 @@ def test_the_best_and_the_last_iteration_are_saved(run: Path) -> None:
     assert set(checkpoint.saved(run / "checkpoints")) == {best, 5}
 
 
+@pytest.mark.slow
 def test_an_evaluation_is_json_alone_and_repeats_what_training_found(cli: CommandLine, run: Path) -> None:
     ended = cli("evaluate", str(run), "--json")
     assert ended.code == 0

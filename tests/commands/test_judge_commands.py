@@ -27,6 +27,7 @@ def mmrl(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capture
     return command_line(tmp_path, monkeypatch, capsys)
 
 
+@pytest.mark.slow
 def test_no_attack_is_rewarded_by_a_rule_of_correctness() -> None:
     for name in CORRECTNESS:
         attempts = attack({"name": name})
@@ -60,12 +61,14 @@ def test_a_weak_judge_is_caught(planted: Path) -> None:
     assert attempts["empty"].rewarded == 0 and attempts["all small numbers"].rewarded > 0
 
 
+@pytest.mark.slow
 def test_a_judge_of_groups_is_attacked_beside_the_right_answer(planted: Path) -> None:
     inner = {"name": "python", "function": "planted_judges:longest"}
     attempts = {one.name: one for one in attack({"name": "win_rate", "reward": inner})}
     assert attempts["a wrong answer, long"].rewarded == 8 and attempts["empty"].rewarded == 0
 
 
+@pytest.mark.slow
 def test_what_a_judge_raises_at_is_counted_and_not_rewarded(planted: Path) -> None:
     attempts = attack({"name": "python", "function": "planted_judges:broken"})
     assert {(one.rewarded, one.unjudged, one.mean) for one in attempts} == {(0, 8, None)}
@@ -78,6 +81,7 @@ def test_pictures_that_show_nothing(planted: Path) -> None:
     assert written.shape == (3, 256, 256) and 0 < (written < 0.5).float().mean() < 0.1
 
 
+@pytest.mark.slow
 def test_a_judge_of_groups_of_images_sees_the_right_answer_as_writing(planted: Path) -> None:
     inner = {"name": "python", "function": "planted_judges:light"}
     attempts = {one.name: one for one in attack({"name": "win_rate", "reward": inner})}
@@ -100,6 +104,7 @@ class Kept:
 """
 
 
+@pytest.mark.slow
 def test_a_judge_of_edits_sees_the_image_of_the_row_or_a_grey_one(planted: Path) -> None:
     own(planted, KEPT)
     Image.new("RGB", (8, 8), "white").save(planted / "white.png")

@@ -105,6 +105,7 @@ def test_a_seed_gives_the_same_networks_again_on_one_thread() -> None:
     assert all(torch.equal(first, second) for first, second in zip(*weights, strict=True))
 
 
+@pytest.mark.slow
 def test_targets_lie_as_often_as_they_are_told_to() -> None:
     """Every choice drawn anew, or one more edit each time."""
     scene = Scene(

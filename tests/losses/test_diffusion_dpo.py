@@ -74,6 +74,7 @@ def test_flow_dpo_is_diffusion_dpo_with_a_beta_for_each_level() -> None:
     assert_close(implied, NOISE)
 
 
+@pytest.mark.slow
 def test_gradients_equal_finite_differences() -> None:
     loss, of = FlowDpo(beta=2.0, pairs="all", reference_weight=0.3, draws=2), batch(torch.zeros(4), SCORES)
     assert torch.autograd.gradcheck(lambda v: total(loss, v, of), (VELOCITY.clone().requires_grad_(),))

@@ -50,6 +50,7 @@ def test_every_turn_is_a_sample_linked_by_episode_and_turn(rollout: Rollout) -> 
     assert len(ends) == 6 and set(ends) <= {"done", "turn_limit", "invalid_limit"}
 
 
+@pytest.mark.slow
 def test_an_episode_is_what_the_world_makes_of_its_actions(rollout: Rollout) -> None:
     outputs = rollout.outputs
     assert outputs.actions is not None and outputs.step_rewards is not None and outputs.outcomes is not None

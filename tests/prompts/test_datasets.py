@@ -77,6 +77,7 @@ def test_images_of_parquet_stay_in_the_file(tmp_path: Path) -> None:
     assert first.load().mode == "RGB" and first.load().size != second.load().size
 
 
+@pytest.mark.slow
 def test_keys_that_arrow_filled_with_none_are_dropped(tmp_path: Path) -> None:
     import pyarrow
     import pyarrow.parquet

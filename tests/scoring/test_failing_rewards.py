@@ -68,6 +68,7 @@ def test_samples_that_no_reward_could_judge_teach_nothing(cli: CommandLine) -> N
     assert [line["optimizer/steps"] for line in lines_of(Path("run"))] == [0, 0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "degenerate"),
     slow_but(

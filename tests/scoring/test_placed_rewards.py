@@ -36,6 +36,7 @@ def test_rewards_with_models_and_services_are_placed_and_others_are_not() -> Non
         assert {term.name for term in terms if isinstance(term.reward, PlacedReward)} == expected
 
 
+@pytest.mark.slow
 def test_scores_failures_and_counts_are_those_of_the_reward(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(actors, "Actor", FakeActor)
     FakeActor.ends, FakeActor.count, FakeActor.made = {2}, 0, 0

@@ -75,6 +75,7 @@ def test_no_item_is_no_score(serve: Callable[..., str]) -> None:
     assert ask(serve()).json() == {"reward": "exact", "scores": []}
 
 
+@pytest.mark.slow
 def test_what_is_refused_says_why(serve: Callable[..., str]) -> None:
     url = serve(max_body=2048)
     refusals = [
@@ -91,6 +92,7 @@ def test_what_is_refused_says_why(serve: Callable[..., str]) -> None:
     assert ask(url, item("a")).json()["scores"][0]["score"] == 1.0
 
 
+@pytest.mark.slow
 def test_a_token_is_asked_of_all_but_health(serve: Callable[..., str]) -> None:
     url = serve(TOKEN)
     for wrong in (None, "Bearer another", TOKEN, "Bearer é"):

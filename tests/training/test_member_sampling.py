@@ -107,6 +107,7 @@ def test_a_shared_decision_counts_as_if_all_its_samples_were_there() -> None:
     assert policy.num_calls - before == 2  # the path of one sample
 
 
+@pytest.mark.slow
 def test_the_chance_of_a_sample_is_its_advantage_and_it_counts_the_inverse() -> None:
     _, rollout = toy_rollout(1, 6)
     advantages = torch.tensor([[0.0], [-0.2], [0.4], [-0.9], [1.0], [-3.0]])

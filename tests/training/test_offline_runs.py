@@ -58,6 +58,7 @@ def test_the_best_outputs_of_each_prompt_are_its_group_and_take_no_call(policy: 
     assert world.verify(decoded, texts).is_correct.all(), "what is learned from is what the images show"
 
 
+@pytest.mark.slow
 def test_given_and_drawn_are_one_group_the_drawn_ones_as_without_the_others(policy: Any) -> None:
     sampler, prompts = GivenAndDrawn(num_steps=2, sigmas="uniform"), [prompt((1.0, 0.0)), prompt((0.0, 1.0))]
     rollout = roll_out(policy, prompts, [sampler.plan(policy, key, 3) for key in KEYS], KEYS)

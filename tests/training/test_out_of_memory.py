@@ -45,6 +45,7 @@ def run_of(folder: Path, *, micro_batch: int, loss: Any = None, **changes: Any) 
     return run
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("loss", [None, Gspo()], ids=["decisions", "paths"])
 def test_a_step_without_memory_is_begun_again_in_halves_with_the_same_result(
     loss: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
@@ -62,6 +63,7 @@ def test_a_step_without_memory_is_begun_again_in_halves_with_the_same_result(
         assert torch.equal(trained(run)[name], tensor)
 
 
+@pytest.mark.slow
 def test_gradients_from_before_the_failure_are_dropped(tmp_path: Path) -> None:
     expected = run_of(tmp_path / "small", micro_batch=1)
     expected.trainer.train()
@@ -72,6 +74,7 @@ def test_gradients_from_before_the_failure_are_dropped(tmp_path: Path) -> None:
         assert torch.equal(trained(run)[name], tensor)
 
 
+@pytest.mark.slow
 def test_memory_that_does_not_suffice_for_one_call_ends_the_run(tmp_path: Path) -> None:
     run = run_of(tmp_path / "none", micro_batch=4)
     short_of_memory(run, 0)
@@ -79,6 +82,7 @@ def test_memory_that_does_not_suffice_for_one_call_ends_the_run(tmp_path: Path) 
         run.trainer.train()
 
 
+@pytest.mark.slow
 def test_what_failed_is_freed_before_the_next_attempt() -> None:
     held: list[weakref.ref[Tensor]] = []
 
@@ -118,6 +122,7 @@ def test_two_processes_agree_on_the_size() -> None:
         torch.testing.assert_close(torch.tensor(first[name]), torch.tensor(values), atol=1e-6, rtol=0)
 
 
+@pytest.mark.slow
 def test_answers_are_sampled_in_halves_and_are_the_same(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -157,6 +157,7 @@ def test_the_step_is_that_of_the_recorded_ratios_by_hand(tmp_path: Path) -> None
     assert float((replayed - 1).abs().max()) > 1e-3, "the weights are no more those that drew them"
 
 
+@pytest.mark.slow
 def test_a_resumed_run_replays_what_it_would_have_replayed(tmp_path: Path) -> None:
     changes: dict[str, Any] = {"checkpoint": {"every": 1, "keep": 9}, "updates": {"epochs": 2, "minibatches": 2}}
     straight = replaying(toy(tmp_path / "straight", *PROMPTS, **changes), capacity=30)

@@ -39,6 +39,7 @@ def test_sum_and_gradients_are_those_of_transformers(name: str) -> None:
         torch.testing.assert_close(ours, theirs, rtol=0, atol=0)
 
 
+@pytest.mark.slow
 def test_the_decoder_of_qwen3_vl_takes_it_and_no_other() -> None:
     assert getattr(vision_twins.policy("qwen3_vl")._model.model.language_model, METHOD) is add_features
     assert use_places(vision_twins.policy("qwen2_5_vl")._model) == 0

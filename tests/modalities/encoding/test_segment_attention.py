@@ -106,6 +106,7 @@ def test_what_the_host_computes_of_sizes_is_what_the_tower_computes(family: str,
     assert ("segments" in made) == (attention == NAME)
 
 
+@pytest.mark.slow
 def test_an_image_of_1080p_takes_one_call_of_attention_in_each_layer() -> None:
     network, sizes = tower("qwen2_5_vl"), torch.tensor(OF_1080P)
     assert use_segments(network)

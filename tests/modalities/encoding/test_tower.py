@@ -70,6 +70,7 @@ def test_kept_features_change_no_bit_of_an_update(family: str) -> None:
     assert all(torch.equal(tensor, results[1][name]) for name, tensor in results[0].items())
 
 
+@pytest.mark.slow
 def test_a_frozen_tower_runs_once_for_each_prompt_with_images() -> None:
     policy = adapted()
     with counted(policy) as passes:
@@ -109,6 +110,7 @@ def test_no_more_is_kept_than_the_bytes_allow() -> None:
     assert len(sizes) == WITH_IMAGES and small.size in sizes and len(small._kept) == 1
 
 
+@pytest.mark.slow
 def test_a_tower_that_is_trained_or_adapted_keeps_nothing() -> None:
     for lora in (None, Lora(rank=2, alpha=4)):
         policy = vision_twins.policy(lora=lora, vision="trained")

@@ -32,6 +32,7 @@ def sampled(policy: Any, count: int, scale: float = 2.0) -> Rollout:
     return rollout
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "kind", [StableDiffusion3, *(pytest.param(k, marks=pytest.mark.slow) for k in (StableDiffusion, StableDiffusionXL))]
 )

@@ -49,6 +49,7 @@ def all_calls(rollout: Rollout) -> DecisionView:
     return DecisionView(torch.unique(calls[calls >= 0]))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("first", [0, 2])
 def test_a_shared_prefix_costs_k_plus_1_plus_g_times_the_rest_and_its_update_one_call(
     lab_policy: Any, first: int
@@ -99,6 +100,7 @@ def naive_gradient(
     return dict(zip(parameters, gradients, strict=True))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("first", [0, 2])
 def test_the_gradient_of_a_shared_state_is_that_of_the_naive_g_fold_update(lab_policy: Any, first: int) -> None:
     policy = lab_policy()
@@ -154,6 +156,7 @@ def test_decisions_computed_again_are_those_of_the_weights_in_place(lab_policy: 
     torch.testing.assert_close(now.log_ratio(again), torch.zeros(8, 5), atol=1e-5, rtol=0)
 
 
+@pytest.mark.slow
 def test_samples_do_not_depend_on_the_other_groups_nor_on_the_batch(lab_policy: Any) -> None:
     together = sample_images(lab_policy(), FlowSDE(num_steps=STEPS, sigmas="uniform"))
     small = lab_policy(network_batch=3, decode_batch=1)
@@ -247,6 +250,7 @@ def alone(policy: StableDiffusion3, plan: Plan, key: GroupKey, path: int, leaf: 
     return latents, log_prob
 
 
+@pytest.mark.slow
 def test_the_gradient_of_a_forked_plan_is_that_of_leaves_drawn_alone(lab_policy: Any) -> None:
     policy, plan, key = lab_policy(), fan_in_two_granularities(), GroupKey(7, 0, 3)
     seen = count_elements(policy)

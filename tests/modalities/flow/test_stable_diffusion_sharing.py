@@ -127,6 +127,7 @@ def test_a_shared_prefix_is_computed_once_and_updated_by_one_call(kind: str, bas
     assert seen == [2]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", slow_but(KINDS, "stable_diffusion"))
 def test_samples_do_not_depend_on_the_other_groups_nor_on_the_batch(kind: str, base: Path) -> None:
     sampler, key = DDIM(num_steps=STEPS), GroupKey(7, 0, 1)

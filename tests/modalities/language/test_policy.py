@@ -63,6 +63,7 @@ def test_a_token_is_drawn_by_the_number_of_its_group_member_and_place() -> None:
         assert torch.equal(tokens, rollout.trace.completions.tokens[sample, :length])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("distribution", ["plain", "cut"])
 @pytest.mark.parametrize(
     ("read_every", "stop"),
@@ -151,6 +152,7 @@ def test_joined_rollouts_are_evaluated_like_one() -> None:
     torch.testing.assert_close(policy.recorded(joined, view).values, found.values, atol=1e-5, rtol=0)
 
 
+@pytest.mark.slow
 def test_truncated_supports_are_joined_and_selected_with_their_answers() -> None:
     policy, together = policy_and_rollout(distribution="cut")
     plans = [AnswerPlan(n, 8, **DISTRIBUTIONS["cut"]) for n in GROUPS]

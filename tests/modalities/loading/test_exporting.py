@@ -96,6 +96,7 @@ def test_a_second_network_has_a_file_of_its_own(tmp_path: Path) -> None:
     assert f'pipe.transformer_2.load_lora_adapter(folder, prefix="transformer_2", weight_name="{own}")' in code
 
 
+@pytest.mark.slow
 def test_the_file_for_comfyui_holds_the_names_it_reads_and_the_scale(tmp_path: Path) -> None:
     from safetensors.torch import load_file
 

@@ -57,6 +57,7 @@ def gradients(policy: VisionLanguage, rollout: Rollout) -> list[Tensor]:
     return list(torch.autograd.grad((values * torch.linspace(-1, 1, 9)[:, None]).sum(), trained))
 
 
+@pytest.mark.slow
 def test_answers_and_updates_are_the_same_in_float32_and_the_difference_is_said_once(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
@@ -145,6 +146,7 @@ def test_a_weight_that_other_layers_read_is_not_merged() -> None:
         pass
 
 
+@pytest.mark.slow
 def test_images_are_the_same_in_float32_and_the_difference_is_said(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -190,6 +192,7 @@ class Casts(torch.utils._python_dispatch.TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
+@pytest.mark.slow
 def test_inputs_of_adapters_in_half_precision_are_cast_by_autocast_alone_with_the_same_numbers(base: Path) -> None:
     lora = Lora(rank=2, alpha=4)
     policies = (

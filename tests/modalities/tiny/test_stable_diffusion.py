@@ -31,6 +31,7 @@ def files(folder: Path) -> dict[str, bytes]:
     return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_part_is_there_and_of_its_real_class(kind: str, base: Path) -> None:
     parts = reader(twin(kind, base))._pipeline.components

@@ -38,6 +38,7 @@ def compiling(family: str = "qwen2_5_vl", backend: Any = counting, **settings: A
     return vision_twins.prepared(Compiling, family, compile=True, **settings)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("backend", [counting, pytest.param("aot_eager", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("leave_from", [None, pytest.param(1.0, marks=pytest.mark.slow)])
 def test_answers_are_those_of_the_network_as_it_is_and_programs_are_few(
@@ -61,6 +62,7 @@ def test_answers_are_those_of_the_network_as_it_is_and_programs_are_few(
         assert len(Compiling.programs) <= 2 * first
 
 
+@pytest.mark.slow
 def test_trees_and_merged_adapters_are_sampled_by_the_compiled_step_too() -> None:
     lora = Lora(rank=2, alpha=4, merge_rollouts=True)
     found = []
@@ -75,6 +77,7 @@ def test_trees_and_merged_adapters_are_sampled_by_the_compiled_step_too() -> Non
     torch.testing.assert_close(found[0].log_prob, found[1].log_prob, atol=1e-5, rtol=0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("family", "why"), [("gemma3", "layers with a window"), ("qwen3_5", "layers with a window")])
 def test_models_with_windows_or_states_are_refused(family: str, why: str) -> None:
     with pytest.raises(ConfigError, match=rf"modality\.compile: .* cannot be compiled: .*{why}"):

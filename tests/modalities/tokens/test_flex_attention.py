@@ -176,6 +176,7 @@ def test_checkpointing_changes_nothing(family: str, uncompiled: None) -> None:
     assert_equal(found, plain(family, "full")[2])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", slow_but(["qwen2_5_vl", "gemma3"], "gemma3"))
 def test_a_packed_row_gives_what_it_gives_under_sdpa(family: str, uncompiled: None) -> None:
     found = shared(family, "lora", sharing="packed", attention=FLEX)

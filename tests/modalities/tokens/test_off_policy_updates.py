@@ -77,6 +77,7 @@ def moved(policy: VisionLanguage) -> None:
             parameter.add_(0.02 * noise * parameter.std().nan_to_num(0))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("by", slow_but(["decision", "sample", "constant", "group"], "decision", "group"))
 def test_an_off_policy_update_is_the_gradient_of_the_formula(by: Normalisation) -> None:
     policy = vision_twins.policy()

@@ -62,6 +62,7 @@ def test_the_first_update_is_the_policy_gradient(by: Normalisation, loss: Any) -
         assert float((found - expected).norm() / expected.norm()) < 2e-5
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("settings", [{}, {"lora": Lora(rank=2, alpha=4)}], ids=["full", "lora"])
 def test_at_the_first_update_the_ratio_is_one_and_the_divergence_zero(settings: Any) -> None:
     policy = vision_twins.policy(**settings)

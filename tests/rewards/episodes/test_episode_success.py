@@ -85,6 +85,7 @@ def test_a_turn_in_which_the_environment_broke_has_no_step_reward_unless_told_so
     assert StepReward(failed="zero").score(batch([5, 6, 7])).tolist() == [1, 1, 0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("reward", "words"),
     [(EpisodeSuccess(), "the environment broke in this episode"), (StepReward(), "the environment broke in this turn")],

@@ -150,6 +150,7 @@ def test_forms_and_thresholds(reward: Geneval, form: Any, expected: list[float])
     assert [reward.score(case).item() for case in cases] == expected
 
 
+@pytest.mark.slow
 def test_only_so_many_objects_of_a_class_are_seen(reward: Geneval) -> None:
     many = sees(reward, dog=[DetectedObject((0, 0, 8, 8), 0.95)] * 40)
     many.max_objects = 4

@@ -77,6 +77,7 @@ def client(url: Any, **settings: Any) -> Any:  # whose range and granularity are
     return Http(**{"url": url, "reward": "exact", "needs": NEEDS, "timeout_seconds": 20.0} | settings)
 
 
+@pytest.mark.slow
 def test_the_scores_are_those_of_the_reward_in_the_process(serve: Callable[..., str]) -> None:
     reward = client(serve(), batch_size=3, concurrency=4)
     reward.prepare(CPU)

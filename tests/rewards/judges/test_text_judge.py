@@ -207,6 +207,7 @@ def test_what_does_not_go_with_a_meta_judge(changes: dict[str, Any], message: st
         TextJudge(**settings | changes)
 
 
+@pytest.mark.slow
 def test_a_meta_judge_is_loaded_and_asked(tmp_path: Path) -> None:
     judges = (JudgeModel(url="http://localhost:1/v1", temperature=1.0),)
     reward = TextJudge("deepseek_grm", votes=4, judges=judges, meta=META)

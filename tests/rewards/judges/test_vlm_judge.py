@@ -215,6 +215,7 @@ def plain(folder: Path, sees_images: bool, question: Question) -> tuple[Any, Any
     return model, processor.tokenizer, processor(text=chat, images=question.images[0], return_tensors="pt")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sees_images", [False, True])
 def test_first_words_are_those_of_the_plain_model(folders: dict[bool, Path], sees_images: bool) -> None:
     judge = LocalJudge(JudgeModel(str(folders[sees_images])), CPU, sees_images=sees_images, at_once=3)

@@ -45,6 +45,7 @@ def test_the_score_is_the_published_formula(
     assert found.std() > 1 / divisor
 
 
+@pytest.mark.slow
 def test_the_temperature_is_the_models_own(tmp_path: Path, make_batch: Callable[..., RewardBatch]) -> None:
     scores = []
     for name, logarithm in (("cold", 0.0), ("warm", 2.0)):

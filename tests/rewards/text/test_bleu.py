@@ -58,6 +58,7 @@ def test_a_slow_loop_agrees(smoothing: Smoothing, answered: list[str], reference
         assert found == pytest.approx([slowly(answered, references, smoothing, order)], abs=1e-6)
 
 
+@pytest.mark.slow
 @given(st.lists(st.sampled_from(TOKENS), min_size=4, max_size=12), SENTENCES)
 def test_torchmetrics_agrees(answered: list[str], reference: str) -> None:
     """Of texts with signs too; theirs gives 0 to answers of fewer than four tokens, and knows no smoothing of zeros."""

@@ -93,6 +93,7 @@ def test_the_tag_and_the_box() -> None:
     assert boxed.score(answers(texts, {"answer": "5"})).tolist() == [1, 0, 0, 0]
 
 
+@pytest.mark.slow
 def test_the_settings_reach_math_verify() -> None:
     lax = MathAnswer(tag=None, float_rounding=2, is_strict=False)
     assert judge("0.33", "1/3") == 0 and judge("0.33", "1/3", lax) == 1

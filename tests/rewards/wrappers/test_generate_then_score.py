@@ -69,6 +69,7 @@ def random_batch(source: random.Random) -> RewardBatch:
 EXAMPLE = Example(random_batch=random_batch, settings=SETTINGS | {"reward": {"name": "jpeg_size"}})
 
 
+@pytest.mark.slow
 def test_scores_are_those_of_what_the_generator_draws_alone_from_the_noise_of_the_row(reward: Any) -> None:
     asked = [*REQUESTS, *REQUESTS]
     verdict = world.verify(pictures_by_hand(list(WRITTEN), asked), asked)
@@ -77,6 +78,7 @@ def test_scores_are_those_of_what_the_generator_draws_alone_from_the_noise_of_th
     assert len(scores.unique()) > 2
 
 
+@pytest.mark.slow
 def test_another_seed_is_another_noise(reward: Any) -> None:
     scores = replace(reward, seed=7).score(written(*WRITTEN))
     asked = [*REQUESTS, *REQUESTS]
@@ -84,6 +86,7 @@ def test_another_seed_is_another_noise(reward: Any) -> None:
     torch.testing.assert_close(scores, verdict.graded, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_the_score_of_several_pictures_is_their_mean(reward: Any) -> None:
     verdict = world.verify(
         pictures_by_hand(list(WRITTEN[:2]), list(REQUESTS), pictures=3), [text for text in REQUESTS for _ in range(3)]
@@ -92,6 +95,7 @@ def test_the_score_of_several_pictures_is_their_mean(reward: Any) -> None:
     torch.testing.assert_close(scores, verdict.graded.view(2, 3).mean(1), rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_a_picture_may_be_judged_by_the_written_text_or_by_a_field_of_the_row(reward: Any) -> None:
     batch = written("white square top left", asked=("pale box up west",), target={"wish": "blue cross bottom right"})
     image = pictures_by_hand(["white square top left"], ["pale box up west"])
@@ -104,6 +108,7 @@ def test_a_picture_may_be_judged_by_the_written_text_or_by_a_field_of_the_row(re
         torch.testing.assert_close(replace(reward, **settings).score(batch), expected, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_neither_order_nor_neighbors_nor_the_size_of_calls_change_a_score(reward: Any) -> None:
     batch = written(*WRITTEN)
     scores = reward.score(batch)
@@ -144,6 +149,7 @@ def test_only_what_stands_in_the_tag_is_drawn(reward: Any) -> None:
     assert scores[1:].isnan().all() and tagged.declaration.answer_tag == "prompt"
 
 
+@pytest.mark.slow
 def test_the_generator_is_frozen_and_in_the_precision_of_the_run() -> None:
     reward = build("rewards", {"name": "generate_then_score"} | SETTINGS)
     reward.prepare(Placement(torch.device("cpu"), torch.bfloat16, maximum=lambda count: count))
@@ -167,6 +173,7 @@ def test_a_row_without_a_request_is_refused_when_data_is_loaded(wish: Any) -> No
         reward.check(written("a", target={"wish": wish}).prompts[0])
 
 
+@pytest.mark.slow
 def test_a_generator_that_is_driven_by_its_own_pipeline_draws_videos(tmp_path: Path) -> None:
     generator = {"name": "diffusers_pipeline", "model": "none", "family": "wan21", "output": "video", "num_frames": 5}
     judged = {"name": "frame_mean", "reward": {"name": "jpeg_size"}}

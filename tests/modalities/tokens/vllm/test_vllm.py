@@ -415,6 +415,7 @@ def test_weights_that_another_process_sent_are_sampled_with_and_not_sent_again(t
             made.generate([QUESTION], [0], [11], SAMPLING)
 
 
+@pytest.mark.slow
 def test_an_adapter_that_a_server_no_longer_has_is_sent_again(tmp_path: Path) -> None:
     with replaying(START) as recorded:
         made = engine(recorded.url, tmp_path, outage_seconds=30.0)

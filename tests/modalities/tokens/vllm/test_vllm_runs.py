@@ -48,6 +48,7 @@ def started(server: TinyVllm) -> Vllm:
     return Vllm(name="vllm", url=serve(server.answer, lambda: True), concurrency=4)
 
 
+@pytest.mark.slow
 def test_answers_of_two_servers_are_those_of_one(served: Vllm) -> None:
     asked: list[list[str]] = [[], []]
 
@@ -236,6 +237,7 @@ def test_a_truncated_distribution_whose_support_is_not_known_cannot_be_learned_f
         there.recompute(drawn, 4)
 
 
+@pytest.mark.slow
 def test_an_engine_rests_while_its_answers_are_learned_from(served: Vllm) -> None:
     there = policy(engine=served)
     drawn = rollout(there)

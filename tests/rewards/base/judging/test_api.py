@@ -30,6 +30,7 @@ def text_of(body: dict[str, Any]) -> str:
     return str(content if isinstance(content, str) else content[-1]["text"])
 
 
+@pytest.mark.slow
 def test_every_question_gets_its_own_reply_though_they_end_in_another_order() -> None:
     def answer(body: dict[str, Any]) -> tuple[int, Any]:
         return slowly(0.05 if text_of(body).endswith("0") else 0.0, chat(f"to {text_of(body)}"))
