@@ -10,6 +10,7 @@ import yaml
 from mmrl.commands import recipes
 from mmrl.core import plugins
 from mmrl.core.config import check_config, load_config, read_yaml, shipped_names
+from tests.parameters import in_one_test
 
 TEXT = algorithms_page.FILE.read_text(encoding="utf-8")
 
@@ -82,7 +83,7 @@ def test_every_algorithm_has_its_paper_in_full() -> None:
         assert section.count(line) == 1, row["name"]
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("config", "expected"),
     [
         ("lab/mix_grpo", {("sampler", "window `sliding`")}),

@@ -12,6 +12,7 @@ from mmrl.assembly.build import build
 from mmrl.commands.check import check_tiny, plan_summary
 from mmrl.core.config import DatasetSettings, RunConfig, load_config, shipped_names, to_yaml
 from mmrl.core.data import Prompt
+from tests.parameters import in_one_test
 from tests.web_pages import needs_browser
 
 ROOT = Path(__file__).parents[1]
@@ -41,7 +42,7 @@ def test_the_shipped_names_are_the_files() -> None:
     assert shipped_names() == ALL and "quickstart" in NAMES
 
 
-@pytest.mark.parametrize("name", NAMES)
+@in_one_test("name", NAMES)
 def test_a_config_begins_with_what_it_is_and_then_names_its_paper(name: str) -> None:
     text = (ROOT / "configs" / f"{name}.yaml").read_text(encoding="utf-8")
     comment = list(takewhile(lambda line: line.startswith("# "), text.splitlines()))

@@ -17,6 +17,7 @@ from mmrl.core.config import load_config
 from mmrl.core.contracts import RewardBatch
 from mmrl.core.data import Outputs, Prompt
 from mmrl.parsing.actions.action import Action
+from tests.parameters import in_one_test
 
 ROOT = Path(__file__).parents[1]
 PAGE = curve_pictures.PAGE.read_text(encoding="utf-8")
@@ -28,7 +29,7 @@ def curve(run: str, metric: str) -> list[float]:
     return values
 
 
-@pytest.mark.parametrize("name", curve_pictures.RUNS)
+@in_one_test("name", curve_pictures.RUNS)
 def test_the_command_of_a_run_is_a_valid_config(name: str) -> None:
     run = curve_pictures.RUNS[name]
     assert KEPT[name]["command"] == run.command(), "make the run again: python scripts/curve_pictures.py"

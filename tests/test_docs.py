@@ -19,6 +19,7 @@ from mmrl.core import config
 from mmrl.core.contracts import Reward, RewardBatch
 from mmrl.core.data import Outputs, Prompt, Scores
 from mmrl.parsing.actions.action import Action
+from tests.parameters import in_one_test
 
 ROOT = Path(__file__).parents[1]
 MODALITIES = ROOT / "docs" / "modalities"
@@ -67,7 +68,7 @@ def test_every_link_inside_the_repository_leads_somewhere(page: Path) -> None:
     assert not broken
 
 
-@pytest.mark.parametrize("page", ["quickstart.md", *sorted(f"modalities/{file.name}" for file in MODALITIES.iterdir())])
+@in_one_test("page", ["quickstart.md", *sorted(f"modalities/{file.name}" for file in MODALITIES.iterdir())])
 def test_the_commands_of_a_page_name_configs_and_settings_that_exist(page: str) -> None:
     blocks = re.findall(r"^```bash\n(.*?)^```$", (ROOT / "docs" / page).read_text(encoding="utf-8"), re.M | re.S)
     commands = [

@@ -7,6 +7,8 @@ import gather_wheels
 import pytest
 from packaging.requirements import Requirement
 
+from tests.parameters import in_one_test
+
 THERE = {"python": "3.12.3", "machine": "x86_64", "packages": {"Torch": "2.11.0", "typing_extensions": "4.15.0"}}
 
 
@@ -23,7 +25,7 @@ def test_names_are_compared_as_indexes_do() -> None:
     assert gather_wheels.versions_of({"packages": ["Py_YAML"]}) == {"py-yaml": None}
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("requirement", "expected"),
     [("torch>=2.0", True), ("torch>=2.13", False), ("typing_extensions", True), ("peft", False)],
 )

@@ -11,6 +11,8 @@ from typing import Any
 import pytest
 import torch
 
+from tests.parameters import in_one_test
+
 ROOT = Path(__file__).parents[1]
 # imported by name: for mypy, files in benchmarks/ have names without it
 command, running, measuring, page, results, answers = (
@@ -167,7 +169,7 @@ def test_bars_hold_on_gpus_at_real_size_only(monkeypatch: pytest.MonkeyPatch) ->
     assert [bar["met"] for bar in real.bars] == [False, True]
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("name", "peak"),
     [("NVIDIA H200", 989.0), ("NVIDIA H100 80GB HBM3", 989.0), ("NVIDIA H100 PCIe", 756.0),
      ("NVIDIA A100-SXM4-80GB", 312.0), ("NVIDIA GeForce RTX 4090", 165.0), ("another", None)],

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 
-import pytest
+from tests.parameters import in_one_test
 
 HEAVY = {"torch", "torchvision", "diffusers", "transformers", "peft", "accelerate", "open_clip", "matplotlib", "scipy"}
 HEAVY |= {"datasets", "pyarrow", "pandas"}
@@ -65,7 +65,7 @@ def test_the_floor_plan_stays_small() -> None:
     assert {folder for layer in plan.LAYERS for folder in layer} == folders, "folders without a place, or without files"
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("module", "source", "refused"),
     [
         ("mmrl.core.numerics", "from mmrl.training.trainer import Trainer", "mmrl.training.trainer"),
@@ -93,7 +93,7 @@ def test_a_new_folder_needs_a_place_in_the_order() -> None:
     assert line == "mmrl.helpers.more: the folder helpers has no place in LAYERS of scripts/floor_plan.py"
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("module", "source"),
     [
         (

@@ -11,6 +11,8 @@ from typing import Any
 import notebooks
 import pytest
 
+from tests.parameters import in_one_test
+
 ROOT = Path(__file__).parents[1]
 
 
@@ -40,7 +42,7 @@ def test_the_settings_can_be_made_small(name: str) -> None:
     assert scope["ITERATIONS"] == scope["OWN_ITERATIONS"] == 2 and "prompts_per_iteration=2" in scope["SMALLER"]
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("output", "complaint"),
     [
         ({"output_type": "stream", "name": "stdout", "text": ["/home/ada/runs/first\n"]}, "a path of this machine"),

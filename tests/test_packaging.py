@@ -19,6 +19,8 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
+from tests.parameters import in_one_test
+
 ROOT = Path(__file__).parents[1]
 PROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
 PACKAGES: list[str] = PROJECT["tool"]["setuptools"]["packages"]
@@ -86,7 +88,7 @@ def test_every_data_file_is_package_data() -> None:
     assert [str(file) for file in data if ROOT / file not in covered] == []
 
 
-@pytest.mark.parametrize("name", LINKS)
+@in_one_test("name", LINKS)
 def test_a_link_inside_mmrl_is_relative_and_leads_to_the_folder_at_the_root(name: str) -> None:
     link = ROOT / "mmrl" / name
     assert os.readlink(link) == f"../{name}"

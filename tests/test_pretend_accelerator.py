@@ -16,6 +16,7 @@ from mmrl.core.contracts import Placement, RewardBatch
 from mmrl.core.data import Rollout
 from mmrl.modalities.vision_language import VisionLanguage
 from tests import vision_twins
+from tests.parameters import in_one_test
 from tests.pretend_accelerator import DEVICE, Notes, Remote, pretended, tiny_run
 
 ROOT = Path(__file__).parents[1]
@@ -101,7 +102,7 @@ SYNCS: dict[str, tuple[int, Callable[[Any], object]]] = {
 }
 
 
-@pytest.mark.parametrize("name", SYNCS)
+@in_one_test("name", SYNCS)
 def test_what_the_host_waits_for_is_counted(name: str) -> None:
     count, operation = SYNCS[name]
     assert count_syncs(operation) == count

@@ -12,6 +12,7 @@ import yaml
 
 from mmrl.core.config import RunConfig, load_config, read_yaml, shipped_names
 from mmrl.core.plugins import build, find
+from tests.parameters import in_one_test
 
 PAGES = sorted((Path(__file__).parents[1] / "docs").glob("recipes_sources*.md"))
 ROW = re.compile(r"^\| `([\w.]+)` \| (.+?) \| `(.+?)` \| (.+?) \|$", re.M)
@@ -86,7 +87,7 @@ def written(name: str) -> set[str]:
     return found - set(MEMORY)
 
 
-@pytest.mark.parametrize("name", sections())
+@in_one_test("name", sections())
 def test_our_column_is_what_the_config_has(name: str) -> None:
     config = load_config(name)
     for setting, (_, ours, _) in sections()[name][1].items():
@@ -97,7 +98,7 @@ def is_number(text: str) -> bool:
     return re.fullmatch(r"-?[0-9.]+", text) is not None
 
 
-@pytest.mark.parametrize("name", [name for name in sections() if not name.startswith("lab/")])
+@in_one_test("name", [name for name in sections() if not name.startswith("lab/")])
 def test_every_setting_that_changes_the_update_is_shown(name: str) -> None:
     assert (written(name) | set(ALWAYS)) - set(rows_of(name)) == set()
 

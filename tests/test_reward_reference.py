@@ -12,6 +12,7 @@ import yaml
 
 from mmrl.commands import listing
 from mmrl.core import plugins
+from tests.parameters import in_one_test
 
 ROOT = Path(__file__).parents[1]
 FILE = ROOT / "docs" / "reward_reference.md"
@@ -32,7 +33,7 @@ def test_the_page_is_what_the_script_writes() -> None:
     assert FILE.read_text(encoding="utf-8") == reward_reference.reference(), "run: python scripts/reward_reference.py"
 
 
-@pytest.mark.parametrize("name", plugins.names("rewards"))
+@in_one_test("name", plugins.names("rewards"))
 def test_every_setting_of_a_reward_is_in_the_reference_with_its_default(name: str) -> None:
     found = re.findall(r"^\| `(\w+)` \| .*? \| (`[^`]*`|needed) \|", sections()[name], flags=re.MULTILINE)
     settings = [item for item in fields(plugins.find("rewards", name)) if item.init]

@@ -13,6 +13,7 @@ from pydantic import BaseModel, Field
 
 from mmrl.advantages.grpo import Grpo
 from mmrl.core import config, plugins
+from tests.parameters import in_one_test
 
 
 def test_the_page_is_what_the_script_writes() -> None:
@@ -31,7 +32,7 @@ def sections() -> dict[str, str]:
     return dict(zip(parts[::2], parts[1::2], strict=True))
 
 
-@pytest.mark.parametrize("kind", sorted(settings_reference.KINDS))
+@in_one_test("kind", sorted(settings_reference.KINDS))
 def test_every_plug_in_has_its_section(kind: plugins.Kind) -> None:
     expected = {f"{name} ({plugins.singular(kind)})" for name in plugins.names(kind)}
     assert {title for title in sections() if title.endswith(f" ({plugins.singular(kind)})")} == expected
@@ -120,7 +121,7 @@ class Model(BaseModel):
 class Reward(Protocol): ...
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("text", "expected"),
     [
         ("a * b, `a * b`", r"a \* b, `a * b`"),
@@ -162,7 +163,7 @@ def test_a_class_without_settings_says_so() -> None:
     assert settings_source.table(Empty, {}) == "It has no settings."
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("hint", "words"),
     [
         (Annotated[int, Field(ge=1)], "integer, at least 1"),
@@ -185,7 +186,7 @@ def test_a_type_in_words(hint: Any, words: str) -> None:
     assert settings_source.in_words(hint, {Base: "base"}) == words
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("value", "text"),
     [
         (Base(), "{}"),

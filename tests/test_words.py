@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
-import pytest
+from tests.parameters import in_one_test
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ("mmrl", "modalities", "rewards", "samplers")
@@ -142,7 +142,7 @@ def test_no_file_or_folder_has_a_word_that_is_replaced() -> None:
     assert not problems, ", ".join(problems)
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("source", "name"),
     [
         ("class Strand: ...", "Strand"),

@@ -11,6 +11,7 @@ from torch.testing import assert_close
 
 from mmrl.advantages.grpo import Grpo, Std
 from mmrl.core.data import Scores
+from tests.parameters import in_one_test
 
 STDS: tuple[Std, ...] = ("group", "batch", "centred_batch", "none")
 GROUP = [9, 2, 9, 2, 9, 5]
@@ -75,7 +76,7 @@ def test_copying_every_sample_changes_no_advantage_but_by_the_unbiased_factor() 
         assert_close(twice, torch.cat([once, once]) * factor)
 
 
-@pytest.mark.parametrize("std", STDS)
+@in_one_test("std", STDS)
 def test_invalid_samples_get_zero_and_change_nothing_for_the_others(std: Std) -> None:
     clean = Grpo(std=std)(_scores([1.0, 4.0, 6.0, 7.0], [0, 0, 1, 1]))
     for wrong in (math.nan, 1e9):
@@ -92,12 +93,12 @@ def test_equal_rewards_give_exactly_zero(std: Std, epsilon: float) -> None:
         assert (Grpo(std=std, epsilon=epsilon)(_scores([0.1] * size, [0] * size)) == 0).all()
 
 
-@pytest.mark.parametrize("std", STDS)
+@in_one_test("std", STDS)
 def test_one_valid_member_gets_zero(std: Std) -> None:
     assert Grpo(std=std)(_scores([3.0, 8.0, math.nan], [0, 1, 1], invalid=(2,))).tolist() == [0, 0, 0]
 
 
-@pytest.mark.parametrize("std", STDS)
+@in_one_test("std", STDS)
 def test_the_mean_of_each_group_is_zero(std: Std) -> None:
     got = Grpo(std=std, clip=None)(_scores(REWARD, GROUP))
     for group in set(GROUP):
@@ -120,7 +121,7 @@ def test_batch_std_is_one_for_all_groups_and_group_std_is_not() -> None:
     assert_close(own[3:], own[:3])
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("settings", "message"),
     [
         ({"std": "global"}, "std must be one of group, batch, centred_batch, none, got 'global'"),

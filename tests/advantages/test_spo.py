@@ -11,6 +11,7 @@ from mmrl.advantages.grpo import Grpo
 from mmrl.advantages.spo import Spo
 from mmrl.core.data import Paths
 from tests.advantages.token_trees import HAND, REWARD, grown, paths_of, scores_of
+from tests.parameters import in_one_test
 
 
 def test_segments_get_the_value_behind_them_less_that_before_them() -> None:
@@ -20,7 +21,7 @@ def test_segments_get_the_value_behind_them_less_that_before_them() -> None:
     )
 
 
-@pytest.mark.parametrize("seed", range(4))
+@in_one_test("seed", range(4))
 def test_on_each_path_the_segments_add_up_to_the_reward_less_the_value_of_the_prompt(seed: int) -> None:
     pick = random.Random(seed)
     paths = paths_of(grown(pick)[0])

@@ -15,6 +15,7 @@ from mmrl.core.contracts import ConfigError
 from mmrl.core.data import Paths, Scores
 from mmrl.core.plugins import build
 from mmrl.samplers.base.kernels import euler_maruyama, flow_sde_diffusion
+from tests.parameters import in_one_test
 
 REWARD = torch.tensor([0.0, 1.0, 3.0])
 EDGES = torch.tensor([[0, 1, 2], [3, 4, -1], [5, 6, 7]])
@@ -37,7 +38,7 @@ def weigh(**settings: Any) -> torch.Tensor:
     return TimestepWeighted(**{"inner": INNER, "scale": 1.0, **settings})(scores(), Paths(EDGES, FACTS))
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("settings", "expected"),
     [
         ({}, [[-1.4, -1.0, -0.6], [-0.25, -0.1, 0], [1.75, 1.25, 0.75]]),
@@ -101,7 +102,7 @@ def test_without_decisions_it_is_the_inner_advantage() -> None:
     assert_close(TimestepWeighted(inner=INNER)(scores()), INNER(scores()))
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("settings", "message"),
     [
         ({"scale": 0}, "scale must be above 0, or null, got 0"),

@@ -13,6 +13,7 @@ from mmrl.advantages.grpo import Grpo
 from mmrl.advantages.tree import Tree
 from mmrl.core.data import Paths, Scores
 from mmrl.core.plugins import build
+from tests.parameters import in_one_test
 
 # two groups of one draw each: splits at depth 1, 2 and 4 (8 leaves), and into three at depth 1 (3 leaves, 2 decisions)
 EDGES = torch.tensor(
@@ -140,7 +141,7 @@ def test_an_invalid_leaf_enters_no_node() -> None:
     assert_close(got[rows], torch.tensor(slow(REWARD[rows].tolist(), EDGES[rows].tolist(), None)))
 
 
-@pytest.mark.parametrize("settings", [{}, {"fusion": "log_prob"}, {"width": "siblings"}, {"width": "extremes"}])
+@in_one_test("settings", [{}, {"fusion": "log_prob"}, {"width": "siblings"}, {"width": "extremes"}])
 def test_the_order_of_the_leaves_does_not_matter(settings: dict[str, Any]) -> None:
     order, tree = torch.randperm(11, generator=torch.Generator().manual_seed(3)), Tree(**settings)
     assert_close(tree(scores().select(order), paths()[order]), tree(scores(), paths())[order])
@@ -173,7 +174,7 @@ def test_without_pruning_all_is_kept() -> None:
     assert Tree(width="siblings").update_mask(scores(), None).all()
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("settings", "message"),
     [
         ({"keep": 0}, "keep must be above 0 and at most 1, got 0"),

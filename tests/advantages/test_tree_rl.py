@@ -10,6 +10,7 @@ from mmrl.advantages.grpo import Grpo
 from mmrl.advantages.tree_rl import TreeRl
 from mmrl.core.data import Paths
 from tests.advantages.token_trees import HAND, REWARD, Node, grown, leaves_of, paths_of, scores_of
+from tests.parameters import in_one_test
 
 
 def test_global_and_local_advantages_are_those_worked_out_by_hand() -> None:
@@ -40,7 +41,7 @@ def walk(children: list[Node], rewards: dict[int, float], start: float, root: fl
         walk(below, rewards, value, root, found)
 
 
-@pytest.mark.parametrize("seed", range(8))
+@in_one_test("seed", range(8))
 def test_any_tree_has_the_advantages_of_a_walk_through_it(seed: int) -> None:
     pick = random.Random(seed)
     children, _ = grown(pick)

@@ -11,6 +11,7 @@ from mmrl.advantages.grpo import Grpo
 from mmrl.advantages.tree_rpo import TreeRpo
 from mmrl.core.data import Paths
 from tests.advantages.token_trees import HAND, REWARD, Node, grown, leaves_of, paths_of, scores_of
+from tests.parameters import in_one_test
 
 
 def test_siblings_are_compared_as_worked_out_by_hand() -> None:
@@ -35,7 +36,7 @@ def walk(children: list[Node], rewards: dict[int, float], found: dict[int, float
         walk(below, rewards, found)
 
 
-@pytest.mark.parametrize("seed", range(8))
+@in_one_test("seed", range(8))
 def test_any_tree_has_the_advantages_of_a_walk_through_it(seed: int) -> None:
     pick = random.Random(seed)
     children, _ = grown(pick)

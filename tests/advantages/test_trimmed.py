@@ -9,6 +9,7 @@ from torch.testing import assert_close
 from mmrl.advantages.grpo import Grpo
 from mmrl.advantages.trimmed import Trimmed
 from tests.advantages.scored import NAN, scored
+from tests.parameters import in_one_test
 
 REWARD = [0.5, -40.0, 0.9, 0.7, 0.1, 8.0, 9.5, 0.3, 11.0]
 GROUP = [5, 5, 5, 5, 5, 2, 2, 5, 2]
@@ -25,14 +26,14 @@ def slow(ratio: float, epsilon: float = 1e-8) -> list[float]:
     return found
 
 
-@pytest.mark.parametrize(("ratio", "size"), [(0.0, 2), (0.1, 2), (0.5, 3), (0.75, 5), (0.9, 11)])
+@in_one_test(("ratio", "size"), [(0.0, 2), (0.1, 2), (0.5, 3), (0.75, 5), (0.9, 11)])
 def test_two_samples_of_the_smallest_group_are_left(ratio: float, size: int) -> None:
     assert Trimmed(ratio=ratio).declaration.min_group_size == size
     assert Trimmed(ratio=ratio)(scored([float(n) for n in range(size)])).abs().min() > 0
     assert not Trimmed(ratio=ratio)(scored([float(n) for n in range(size - 1)])).any()
 
 
-@pytest.mark.parametrize("ratio", [0.0, 0.2, 0.34, 0.5])
+@in_one_test("ratio", [0.0, 0.2, 0.34, 0.5])
 def test_it_equals_a_slow_loop(ratio: float) -> None:
     got = Trimmed(ratio=ratio)(scored(REWARD, GROUP))
     assert_close(got, torch.tensor(slow(ratio)))
@@ -80,7 +81,7 @@ def test_a_ratio_out_of_range_is_refused(ratio: float) -> None:
         Trimmed(ratio=ratio)
 
 
-@pytest.mark.parametrize("ratio", [0.0, 0.1, 0.29, 0.5, 0.9, 0.99])
+@in_one_test("ratio", [0.0, 0.1, 0.29, 0.5, 0.9, 0.99])
 def test_the_smallest_group_is_the_first_of_which_two_samples_remain(ratio: float) -> None:
     size = next(n for n in range(2, 1000) if n - int(n * ratio + 1e-9) >= 2)
     assert Trimmed(ratio=ratio).declaration.min_group_size == size

@@ -15,6 +15,7 @@ from mmrl.losses.guard import Guard
 from mmrl.losses.neighbor import Neighbor
 from mmrl.losses.nft import Nft
 from mmrl.plans.flow import Neighbors, Plan, Step, Transition
+from tests.parameters import in_one_test
 
 
 class RequiresSteps:
@@ -26,7 +27,7 @@ def _check(loss: Any, draws: str) -> None:
     refuse_unprovided(cast(Loss, loss), cast(Modality, SimpleNamespace(sample_kind=draws)), "mine", "theirs")
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("loss", "draws", "message"),
     [
         (Grpo(kl_coef=0.1), "tokens", "'exact_kl' of each decision, .* for a penalty set loss.kl to k1, k2 or k3"),
@@ -43,7 +44,7 @@ def test_what_is_not_told_is_refused(loss: Any, draws: str, message: str) -> Non
         _check(loss, draws)
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("loss", "draws"),
     [
         (Grpo(kl_coef=0.1), "latents"),

@@ -15,6 +15,7 @@ from mmrl.commands.init import Start, Wishes, billions, layout_by_trial, layout_
 from mmrl.commands.init_text import blocks_of
 from mmrl.core.config import load_config, read_yaml
 from mmrl.system.errors import ConfigError
+from tests.parameters import in_one_test
 
 VLM, FLUX = "Qwen/Qwen2.5-VL-7B-Instruct", "black-forest-labs/FLUX.1-dev"
 
@@ -84,7 +85,7 @@ def test_full_training_of_a_recipe_becomes_a_lora_where_it_does_not_fit(prompts:
     assert read_yaml("dance_grpo_flux")["sharding"] == "full"
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("fields", "recipe", "layout"),
     [
         ({"prompt", "images", "box"}, "grpo_qwen25vl_3b_refcoco", "columns"),
@@ -121,7 +122,7 @@ def test_init_says_whether_fields_or_a_trial_found_the_layout(tmp_path: Path, sh
     assert any("layout columns, by the fields box, images, prompt" in reason for reason in found)
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("name", "size"),
     [("Qwen/Qwen2.5-VL-7B-Instruct", 7), ("a/wan2.1-t2v-1.3b-x", 1.3), ("a/stable-diffusion-v1-5", 1.1), ("a/b", 0)],
 )
@@ -129,7 +130,7 @@ def test_names_say_how_many_weights_there_are(name: str, size: float) -> None:
     assert billions(name) == size
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("change", "message"),
     [
         ({"reward": "box_iuo"}, r"unknown reward 'box_iuo' \(did you mean 'box_iou'"),

@@ -17,6 +17,7 @@ from mmrl.core.contracts import ConfigError
 from mmrl.core.data import Prompt
 from mmrl.prompts.datasets import load_dataset_prompts
 from mmrl.rewards.base.judging.prompt_files import load_prompt
+from tests.parameters import in_one_test
 from tests.tiny_cli import CommandLine, command_line
 
 CORRECTNESS = ["exact_answer", "math_answer", "multiple_choice", "number", "anls", "text_f1", "rouge", "bleu"]
@@ -257,7 +258,7 @@ def test_the_splits_of_a_data_set_are_aspects(planted: Path) -> None:
     assert [(one.aspect, one.pairs) for one in found] == [("all", 2), ("safety", 1), ("bias", 1)]
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("layout", "row", "message"),
     [
         ("mj_bench", {"caption": "?", "label": 2}, "label must be 0 or 1, got 2"),
@@ -349,7 +350,7 @@ def test_rows_that_teach_nothing_are_refused(
         written_rows(tmp_path, [JUDGED[0] | change], **settings)
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("response", "opener"),
     [
         ("Thought process: first, 2.5 apples. Then more.", "Thought process:"),

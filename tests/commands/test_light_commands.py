@@ -5,6 +5,7 @@ import sys
 
 import pytest
 
+from tests.parameters import in_one_test
 from tests.test_layers import FILES, loads
 
 IMPORTED = """
@@ -29,7 +30,7 @@ def imported(*arguments: str) -> set[str]:
     return set(ended.stdout.split())
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("module", "heavy"),
     [("start", OF_TENSORS), ("finished", OF_TENSORS), ("report", OF_TENSORS), ("checks", OF_WEIGHTS)],
 )

@@ -12,6 +12,7 @@ from mmrl.commands import listing
 from mmrl.core import plugins
 from mmrl.prompts.datasets import layout_names
 from mmrl.system.errors import ConfigError
+from tests.parameters import in_one_test
 
 ROOT = Path(__file__).parents[2]
 FOLDERS = {
@@ -23,7 +24,7 @@ FOLDERS = {
 }
 
 
-@pytest.mark.parametrize(("kind", "folder"), FOLDERS.items())
+@in_one_test(("kind", "folder"), FOLDERS.items())
 def test_every_file_of_a_folder_is_listed_with_its_first_line(kind: str, folder: str) -> None:
     found = (ROOT / folder).rglob("*.py") if kind == "rewards" else (ROOT / folder).glob("*.py")
     files = sorted(
@@ -81,7 +82,7 @@ def test_a_reward_that_loads_weights_names_their_licence_and_no_other_does() -> 
     assert all(row["commercial"] is None for row in rows if row["license"] is None)
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("row", "words"),
     [
         ({"license": None, "commercial": None}, ""),

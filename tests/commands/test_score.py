@@ -25,6 +25,7 @@ from mmrl.parsing.coordinates import Canvas
 from mmrl.scoring import standalone
 from mmrl.scoring.scorer import Judgement, Scorer
 from mmrl.training.held_out import SavedSample, save_samples
+from tests.parameters import in_one_test
 from tests.tiny_cli import CommandLine, command_line
 
 JPEG: dict[str, Any] = {"name": "jpeg_size"}
@@ -191,7 +192,7 @@ def test_groups_of_pictures_that_are_compared_have_one_size(tmp_path: Path) -> N
         score_path(tmp_path, [whole], prompt="x")
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("text", "section"),
     [
         ("aesthetic", {"name": "aesthetic"}),
@@ -206,7 +207,7 @@ def test_a_reward_and_its_settings_on_the_command_line(text: str, section: dict[
     assert reward_section(text) == section
 
 
-@pytest.mark.parametrize("text", ["", "box_iou giou", "box_iou kind=[", "'box_iou"])
+@in_one_test("text", ["", "box_iou giou", "box_iou kind=[", "'box_iou"])
 def test_bad_rewards_on_the_command_line_are_refused(text: str) -> None:
     with pytest.raises(ConfigError, match="--reward"):
         reward_section(text)

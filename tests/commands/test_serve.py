@@ -21,6 +21,7 @@ from mmrl.commands import serve
 from mmrl.core.contracts import ConfigError
 from mmrl.scoring.server import ServerSettings
 from mmrl.system.json_server import JsonServer
+from tests.parameters import in_one_test
 from tests.tiny_runs import Processes, arguments, assert_same, numbers
 
 TOKEN = "a-token-of-sixteen-letters"
@@ -51,7 +52,7 @@ def test_what_cannot_be_served_is_refused_before_a_port_is_opened() -> None:
     assert "each with a name of its own" in refusal("number", "number")
 
 
-@pytest.mark.parametrize("host", ["127.0.0.1", "127.0.0.2", "::1", "localhost"])
+@in_one_test("host", ["127.0.0.1", "127.0.0.2", "::1", "localhost"])
 def test_this_machine_needs_no_token(host: str) -> None:
     assert serve._is_loopback(host)
 

@@ -15,6 +15,7 @@ from mmrl.core.config import check_config, load_config, read_yaml
 from mmrl.core.systems import System
 from mmrl.core.systems import systems as all_systems
 from mmrl.system.errors import ConfigError
+from tests.parameters import in_one_test
 
 TEST = "tests/losses/test_nft.py"
 NFT = System("NFT", "Losses", 1, "loss nft", "", (TEST,))
@@ -78,7 +79,7 @@ def test_comments_and_names_of_systems_do_not_count_as_edits(made_up: str) -> No
     assert digest(made_up) == before
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("row", "status", "missing"),
     [
         (lambda: row_of(NFT, ("lab/nft",), proof()), "part", "a dry run of lab/nft that passed"),

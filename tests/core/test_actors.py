@@ -11,6 +11,7 @@ from mmrl.core import actors
 from mmrl.core.actors import ActorSettings, LastingActor, LostActorError, connected
 from mmrl.core.config import load_config
 from mmrl.core.contracts import ConfigError, RunError
+from tests.parameters import in_one_test
 
 
 class FakeActor:
@@ -85,7 +86,7 @@ def test_the_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
         connected(ActorSettings())
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("override", "message"),
     [
         ("scoring.pool=processes", "'threads' or 'ray'"),

@@ -79,7 +79,7 @@ def test_a_rule_between_fields_comes_after_the_ranges() -> None:
         Ordered(clip=-1, low=2.0)
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("settings", "message"),
     [
         ({"clip": -1}, "HERE.clip must be at least 0, got -1"),

@@ -9,6 +9,7 @@ import yaml
 
 from mmrl.core.config import RunConfig, Settings, check_config, read_yaml, to_yaml
 from mmrl.system.errors import ConfigError
+from tests.parameters import in_one_test
 
 SMALLEST: dict[str, Any] = {
     "iterations": 2,
@@ -40,7 +41,7 @@ def test_null_is_a_setting_and_is_written() -> None:
     assert again.advantage == {"name": "grpo", "clip": None}
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     "override, path, value",
     [
         ("iterations=7", ["iterations"], 7),
@@ -73,12 +74,12 @@ def test_overrides_leave_the_given_mapping_alone() -> None:
     assert given == SMALLEST
 
 
-@pytest.mark.parametrize("text", ["1e-4", "1E-4", "0.0001", "1.0e-4", "'1e-4'"])
+@in_one_test("text", ["1e-4", "1E-4", "0.0001", "1.0e-4", "'1e-4'"])
 def test_a_number_is_a_number_however_it_is_written(text: str) -> None:
     assert check_config(SMALLEST, [f"optimizer.learning_rate={text}"]).optimizer.learning_rate == 1e-4
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     "override, message",
     [
         ("seed=true", "config.seed: should be a number, got True"),
@@ -112,7 +113,7 @@ def test_a_recipe_says_what_a_config_is_and_reads_back() -> None:
     assert check_config(yaml.safe_load(to_yaml(checked))) == checked
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("override", "message"),
     [
         ("recipe.arxiv=2505.05470", 'recipe.arxiv: must stand in quotes, as "2505.05470" does'),

@@ -23,6 +23,7 @@ from mmrl.core.declarations import (
     RewardDeclaration,
 )
 from mmrl.system.errors import ConfigError
+from tests.parameters import in_one_test
 
 SHIPPED = [(kind, name) for kind in plugins.KINDS for name in plugins.names(kind)]
 
@@ -51,7 +52,7 @@ def refusal(kind: plugins.Kind, body: str, folder: Path, monkeypatch: pytest.Mon
     return str(caught.value)
 
 
-@pytest.mark.parametrize("declaration", DECLARATIONS.values())
+@in_one_test("declaration", DECLARATIONS.values())
 def test_a_plug_in_that_declares_nothing_has_the_defaults(declaration: type[Declaration]) -> None:
     assert declaration.of(object()) == declaration()
 
@@ -118,7 +119,7 @@ def test_a_wrapper_passes_on_every_field_of_what_is_inside() -> None:
     assert Wrapper(inner=Grpo()).declaration == default
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("declaration", "values", "message"),
     [
         (AdvantageDeclaration, {"sums_reward": True}, "has no field 'sums_reward' (did you mean 'sums_rewards'?)"),
@@ -262,7 +263,7 @@ PROTOCOLS = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("kind", plugins.KINDS)
+@in_one_test("kind", plugins.KINDS)
 def test_the_members_of_all_protocols_are_known(kind: plugins.Kind) -> None:
     names = {
         name

@@ -18,6 +18,7 @@ from mmrl.mixes.product import Product
 from mmrl.rewards.base.wrapper import RewardWrapper
 from mmrl.scoring.scorer import Judgement, RewardTerm, Scorer, build_scorer
 from mmrl.scoring.standalone import score, scorer_of
+from tests.parameters import in_one_test
 
 LENGTHS = (3, 1, 4, 2)
 
@@ -102,7 +103,7 @@ def kept(numbers: Tensor) -> list[list[float]]:
     return [[value for value in row if not math.isnan(value)] for row in numbers.tolist()]
 
 
-@pytest.mark.parametrize("size", [None, 1, 2, 3])
+@in_one_test("size", [None, 1, 2, 3])
 def test_every_decision_has_its_number_and_the_sample_their_sum(size: int | None) -> None:
     dense = Numbered(batch_size=size)
     scores = scorer(dense, Plain()).score(rollout(), 0)

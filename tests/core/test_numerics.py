@@ -25,6 +25,7 @@ from mmrl.core.numerics import (
     normalised_weights,
     reduce_elements,
 )
+from tests.parameters import in_one_test
 
 
 def _normal(seed: int, *shape: int) -> Tensor:
@@ -170,7 +171,7 @@ def _slow_loss(by: Normalisation, constant: float) -> float:
     return sum(means) / len(means)
 
 
-@pytest.mark.parametrize("by", ["decision", "sample", "group", "constant"])
+@in_one_test("by", ["decision", "sample", "group", "constant"])
 def test_normalisations_equal_a_slow_loop(by: Normalisation) -> None:
     coefficients, denominator = normalised_weights(WEIGHT, GROUP, by, constant=4.0)
     assert (coefficients * TERMS).sum().item() / denominator.item() == pytest.approx(_slow_loss(by, 4.0))
@@ -184,14 +185,14 @@ def test_answers_of_one_length_weigh_the_same_by_every_normalisation() -> None:
         torch.testing.assert_close(coefficients / denominator, torch.full((4, 5), 1 / 20))
 
 
-@pytest.mark.parametrize("by", ["decision", "sample", "group", "constant"])
+@in_one_test("by", ["decision", "sample", "group", "constant"])
 def test_copying_every_sample_of_a_group_leaves_each_ones_share_halved(by: Normalisation) -> None:
     once, total = normalised_weights(WEIGHT, GROUP, by, constant=4.0)
     twice, total_of_two = normalised_weights(torch.cat([WEIGHT, WEIGHT]), torch.cat([GROUP, GROUP]), by, constant=4.0)
     torch.testing.assert_close(twice / total_of_two, torch.cat([once, once]) / total / 2)
 
 
-@pytest.mark.parametrize("by", ["decision", "sample", "group", "constant"])
+@in_one_test("by", ["decision", "sample", "group", "constant"])
 def test_nothing_to_train_has_denominator_zero_and_no_nan(by: Normalisation) -> None:
     coefficients, denominator = normalised_weights(torch.zeros(2, 3), torch.tensor([0, 1]), by)
     assert denominator == 0

@@ -74,7 +74,7 @@ def test_a_users_own_class_is_found_by_module_and_name() -> None:
     assert (type(built).__name__, built.noise_level, built.num_steps) == ("Sharpness", 0.5, 10)
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("name", "message"),
     [
         ("my_plugin:Sharpness", "sampler 'my_plugin:Sharpness': cannot import 'my_plugin'"),
@@ -154,7 +154,7 @@ def test_a_number_that_yaml_reads_as_text_becomes_a_number() -> None:
     assert build(noise_level=1, num_steps=8.0).num_steps == 8
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("settings", "message"),
     [
         ({"noise_level": "loud"}, "HERE.noise_level: should be a valid number"),
@@ -276,7 +276,7 @@ def test_a_name_that_is_far_from_all_is_no_guess() -> None:
     assert spelling.near("shape", ["shapes", "jpeg_size"]) == " (did you mean 'shapes'?)"
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("override", "section"),
     [
         ("loss.name=draft", "loss={name: draft, ...}"),

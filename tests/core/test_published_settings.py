@@ -11,6 +11,7 @@ from mmrl.core.config import DatasetSettings, load_config
 from mmrl.core.plugins import build
 from mmrl.parsing.actions.dialects import DIALECTS
 from mmrl.parsing.coordinates import Canvas
+from tests.parameters import in_one_test
 
 # the grid of the stock SD3 pipeline for 10 steps: docs/maths/flow-matching.md#golden-grids
 PIPELINE = [1, 0.96013, 0.91335, 0.85769, 0.79037, 0.70728, 0.60215, 0.46488, 0.27805, 0.00893, 0]
@@ -25,7 +26,7 @@ def test_flow_grpos_kl_penalty_is_theirs_on_average_over_the_trained_steps() -> 
     assert loss["kl_coef"] == pytest.approx(theirs, rel=0.15)
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("name", "gpus", "batch", "images"),  # their config: GPUs, batch of a GPU, images of a prompt
     [
         ("flow_grpo_sd35", 32, 9, 24),
@@ -62,7 +63,7 @@ def test_the_fast_runs_clip_range_is_near_theirs() -> None:
     assert config.loss["clip_low"] == config.loss["clip_high"] == pytest.approx(1e-5)
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("name", "answers", "group_size", "kl_coef", "learning_rate", "max_tokens"),
     # answers of an optimizer step: devices * batch * accumulation (* group), as the published scripts have them:
     # docs/maths/published-settings.md#vision-language-models-and-gui
@@ -99,7 +100,7 @@ TRL = {"clip": (0.2, 0.2), "epsilon": 1e-4, "normalise": "sample", "weight_decay
 EASYR1 = {"clip": (0.2, 0.3), "epsilon": 1e-6, "normalise": "decision", "weight_decay": 0.01, "schedule": "constant"}
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("name", "code", "min_pixels", "max_pixels", "old"),
     [
         ("grpo_qwen25vl_3b_refcoco", TRL, None, None, "recorded"),
@@ -124,7 +125,7 @@ def test_a_vision_language_run_has_the_formulas_of_its_papers_code(
     assert config.updates.old == old
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("name", "settings"),  # docs/maths/published-settings.md#defaults-of-losses
     [
         ("gspo", {"clip_low": 3e-4, "clip_high": 4e-4, "normalise": "sample"}),
@@ -148,7 +149,7 @@ def test_gui_g2_pays_boxes_only() -> None:
     assert load_config("gui_g2_qwen25vl_7b").rewards[0]["needs_box"] is True
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("name", "bad_rows"),
     [
         ("grpo_qwen25vl_3b_refcoco", "skip"),
@@ -167,7 +168,7 @@ def test_one_bad_row_of_many_does_not_end_a_run(name: str, bad_rows: str) -> Non
     assert (prompts.train.bad_rows, prompts.held_out.bad_rows) == (bad_rows, "fail")
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("name", "epochs", "rows"),
     [
         ("grpo_qwen25vl_3b_refcoco", 2, 321_327),  # 120,624 of RefCOCO, 120,191 of RefCOCO+, 80,512 of RefCOCOg

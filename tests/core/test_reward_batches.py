@@ -14,6 +14,7 @@ from mmrl.core.contracts import ConfigError, RewardBatch
 from mmrl.core.data import Outputs, Prompt, Rollout
 from mmrl.core.keys import GroupKey
 from mmrl.core.reward_batches import check_needs, pack, reward_batch, select, units_of
+from tests.parameters import in_one_test
 
 
 def rollout(prompt: list[int], group: list[int] | None = None, episode: list[int] | None = None) -> Rollout:
@@ -70,7 +71,7 @@ class Wants:
     needs: frozenset[str]
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("need", "message"),
     [
         ("videos", "reward 'r' needs videos, but the policy makes images"),
@@ -91,7 +92,7 @@ def test_what_is_there_passes() -> None:
     check_needs("r", reward, reward_batch(rollout([0, 1]), 0))
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("granularity", "units"),
     [
         ("sample", [[0], [1], [2], [3], [4]]),

@@ -5,6 +5,7 @@ import math
 import pytest
 
 from mmrl.core.schedules import Schedule
+from tests.parameters import in_one_test
 
 
 def test_values_by_hand() -> None:
@@ -16,7 +17,7 @@ def test_values_by_hand() -> None:
     assert [step(n) for n in range(5)] == [5, 5, 5, 7, 7]
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("settings", "message"),
     [
         ({"last": 0}, "0 <= first < last, got first 0 and last 0"),

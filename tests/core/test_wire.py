@@ -34,6 +34,7 @@ from mmrl.media.mp4 import write_mp4
 from mmrl.media.pictures import StoredPicture
 from mmrl.parsing.actions.action import Action
 from mmrl.parsing.coordinates import Canvas
+from tests.parameters import in_one_test
 
 LIMITS = Limits(items=8, item_bytes=2**20)
 EVERYTHING = frozenset({*MEDIA, IMAGE})
@@ -171,7 +172,7 @@ BROKEN = {
 }
 
 
-@pytest.mark.parametrize("kind", BROKEN)
+@in_one_test("kind", BROKEN)
 def test_an_item_that_cannot_be_read_says_why_and_spoils_no_other(kind: str) -> None:
     broken, reason = BROKEN[kind]
     found = read(item(id=1), broken, item(id=2))
@@ -183,7 +184,7 @@ def test_an_item_that_cannot_be_read_says_why_and_spoils_no_other(kind: str) -> 
     assert found.ids == (1, "a" if isinstance(broken, dict) else None, 2)
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("content", "reason"),
     [
         (b"", "no request"),
@@ -200,7 +201,7 @@ def test_a_body_that_is_no_request_is_refused(content: bytes, reason: str) -> No
         read_request(content, JSON, LIMITS)
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     "content",
     [
         b"",
@@ -250,7 +251,7 @@ def test_scores_are_matched_by_id() -> None:
     assert [one.score for one in read_response(reply((1, 0.5), (2, None), (0, 1)), 3)] == [1, 0.5, None]
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     "wrong",
     [
         None,

@@ -7,6 +7,7 @@ import pytest
 
 from mmrl.environments.base.page_actions import Hands, Refusal
 from mmrl.parsing.actions.action import Action
+from tests.parameters import in_one_test
 
 
 class Notes:
@@ -94,7 +95,7 @@ def test_a_refused_action_leaves_the_pointer_where_it_was() -> None:
     assert hands.pointer == (9, 8)
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("action", "words"),
     [
         (Action("click", point=(100, 5)), "(100, 5) is outside of the screen, 100 x 80 pixels"),

@@ -22,6 +22,7 @@ from mmrl.environments.base.pixels import as_picture, as_pixels
 from mmrl.environments.browsergym import BrowserGym, observation_dict, observation_of, read, words
 from mmrl.parsing.actions.action import Action
 from mmrl.parsing.answers import ParseError
+from tests.parameters import in_one_test
 
 RECORDED = json.loads(Path(__file__).with_name("browsergym_recorded.json").read_text("utf-8"))
 PAIRS = [
@@ -64,7 +65,7 @@ def test_an_action_and_its_call_say_the_same(action: Action, text: str) -> None:
     assert read(text) == (action,)
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("text", "actions"),
     [
         ("mouse_click(x=1, y=2, button='left')", [Action("click", point=(1, 2))]),
@@ -99,7 +100,7 @@ def test_calls_are_read_with_the_boxes_of_elements(text: str, actions: list[Acti
     assert list(read(text, recorded(None))) == actions
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("text", "message"),
     [
         ("", "at least one call"),

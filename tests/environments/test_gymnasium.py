@@ -15,6 +15,7 @@ from mmrl.environments.base.pixels import as_pixels
 from mmrl.environments.gymnasium import Gymnasium, as_gymnasium
 from mmrl.parsing.actions.action import Action
 from tests.environments.dots import Dots, task
+from tests.parameters import in_one_test
 
 NAME = "Strip-v0"
 SIZE = (60, 20)  # of the picture of six cells
@@ -133,7 +134,7 @@ def test_a_time_limit_is_said_and_a_finish_ends_without_a_step() -> None:
     assert (last.is_done, last.reward) == (True, 0.0)
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("space", "grid", "point", "expected"),
     [
         ("cells", (3, 2), (59, 19), 5),  # the last of two rows of three
@@ -178,7 +179,7 @@ def test_a_function_of_the_user_maps_actions(monkeypatch: pytest.MonkeyPatch) ->
     assert world.step(RIGHT).text == "This cannot be done: click left or right of the middle."
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("settings", "words"),
     [
         ({"env": "Strp-v0"}, "Strp"),

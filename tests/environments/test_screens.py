@@ -12,6 +12,7 @@ from mmrl.core.plugins import build
 from mmrl.environments.screens import Screens
 from mmrl.labs.tasks import world
 from mmrl.parsing.actions.action import Action
+from tests.parameters import in_one_test
 
 FIRST = world.FIRST_SEED["held_out"]
 
@@ -110,7 +111,7 @@ def test_states_have_one_key_each_and_a_state_come_back_to_has_its_own_again() -
     assert screens.state_key() == before
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("action", "text"),
     [
         (click(112, 5), "The click was outside of the screen."),
@@ -159,7 +160,7 @@ def test_a_click_lands_where_the_larger_picture_shows_it() -> None:
             assert small.snapshot() == large.snapshot() and seen[0].reward == seen[1].reward
 
 
-@pytest.mark.parametrize("target", [{}, {"task": "3"}, {"task": True}, {"answer": 4}])
+@in_one_test("target", [{}, {"task": "3"}, {"task": True}, {"answer": 4}])
 def test_a_prompt_of_another_set_is_refused_by_name(target: dict[str, object]) -> None:
     with pytest.raises(ConfigError, match=r"plays the tasks of lab:tasks.*'what is it'"):
         Screens().reset(Prompt("what is it", target=target), 0)

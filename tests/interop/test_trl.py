@@ -19,6 +19,7 @@ from PIL import Image
 
 from mmrl.interop.trl import RewardFunction, reward_function
 from mmrl.system.errors import ConfigError
+from tests.parameters import in_one_test
 
 ROOT = Path(__file__).parents[2]
 TRL = "trl==1.16.0"
@@ -215,7 +216,7 @@ def test_its_name_is_that_of_the_reward_or_its_label_and_it_can_be_sent_to_a_pro
     assert pickle.loads(pickle.dumps(function)).__name__ == function.__name__ == "right"
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("reward", "settings", "message"),
     [
         ("exact_answr", {}, "did you mean 'exact_answer'"),
@@ -236,7 +237,7 @@ def test_what_cannot_work_is_said_when_it_is_made(reward: Any, settings: Any, me
         reward_function(reward, **settings)
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("reward", "settings", "given", "message"),
     [
         ("exact_answer", {}, {"anwser": ["4"] * 2}, "from the column 'answer'.*did you mean 'anwser'"),

@@ -18,6 +18,7 @@ from PIL import Image
 
 from mmrl.interop.verl import PictureSize, batch_score_function, score_function
 from mmrl.system.errors import ConfigError, RunError
+from tests.parameters import in_one_test
 
 GUIDE = Path(__file__).parents[2] / "docs" / "interop.md"
 RIGHT, WRONG = "<answer>4</answer>", "<answer>5</answer>"
@@ -86,7 +87,7 @@ def test_several_rewards_are_mixed_and_each_is_told() -> None:
     assert naive(product, text, "4")["score"] == 0.0
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("target", "truth", "extra"),
     [
         ("answer", "4", {}),
@@ -103,9 +104,7 @@ def test_the_target_is_found_where_it_is_said_to_be(target: Any, truth: Any, ext
     assert (naive(function, RIGHT, truth, extra), naive(function, WRONG, truth, extra)) == (1.0, 0.0)
 
 
-@pytest.mark.parametrize(
-    "image", [[200, 100], numpy.array([200, 100]), Image.new("RGB", (200, 100)), [Image.new("L", (200, 100))]]
-)
+@in_one_test("image", [[200, 100], numpy.array([200, 100]), Image.new("RGB", (200, 100)), [Image.new("L", (200, 100))]])
 def test_coordinates_are_those_of_an_image_or_a_size_in_extra_info(image: Any) -> None:
     texts = ["(110, 55)", "(550, 550)", "(0.55, 0.55)"]
     for unit, right in (("original", [1, 0, 0]), ("thousand", [0, 1, 0]), ("unit", [0, 0, 1])):
@@ -184,7 +183,7 @@ def test_a_judge_of_groups_that_fades_is_refused() -> None:
         batch_score_function({"name": "clip_range", "reward": trusted | {"decay": 500}})
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("rewards", "settings", "message"),
     [
         ("majority_vote", {}, "'majority_vote' compares the answers .* batch_score_function"),
@@ -206,7 +205,7 @@ def test_what_cannot_work_is_said_when_it_is_made(rewards: Any, settings: Any, m
         score_function(rewards, **settings)
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("rewards", "settings", "truth", "extra", "message"),
     [
         ("exact_answer", {}, "4", {}, "need 'answer' in the target.*target='answer' makes it"),

@@ -11,6 +11,7 @@ from safetensors.torch import load_file
 from transformers.models.qwen2_5_vl import Qwen2_5_VLForConditionalGeneration, Qwen2_5_VLProcessor
 
 from mmrl import labs
+from tests.parameters import in_one_test
 
 MOST_BYTES = {
     **{"clips": 2_400_000, "edits": 3_000_000, "motion": 3_300_000, "screens": 3_200_000, "shapes": 4_000_000},
@@ -21,7 +22,7 @@ NUM_WEIGHTS = {"clips": 1_107_808, "rewriting": 825_792, "screens": 1_485_280, "
 of_each_qwen = pytest.mark.parametrize("lab", sorted(NUM_WEIGHTS), scope="module")
 
 
-@pytest.mark.parametrize("lab", sorted(MOST_BYTES))
+@in_one_test("lab", sorted(MOST_BYTES))
 def test_the_folder_is_small_half_precision_and_names_no_machine(lab: str) -> None:
     folder = labs.checkpoint(lab)
     files = [path for path in folder.rglob("*") if path.is_file()]

@@ -16,6 +16,7 @@ from mmrl.labs.clips.drawing import CELL, COLOURS, RATE, RISE, SHAPES, SIZE
 from mmrl.labs.clips.questions import Noise, noisy_span
 from mmrl.media.video import FrameSampling
 from mmrl.prompts.stream import load_prompts
+from tests.parameters import in_one_test
 
 MANY = range(5_000_000, 5_000_200)
 TWO_A_SECOND = FrameSampling(fps=2)
@@ -156,7 +157,7 @@ def test_lamps_stay_in_their_quarter_also_when_they_are_up() -> None:
             assert left < x1 < x2 < left + CELL and top < y1 - RISE < y2 < top + CELL
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("answer", "score"),
     [
         ("<answer>2.0 to 5.0</answer>", 1.0),

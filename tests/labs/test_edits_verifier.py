@@ -11,6 +11,7 @@ from mmrl.labs.edits import world
 from mmrl.labs.edits.verifier import Verdict, read, verify
 from mmrl.labs.edits.world import Edit, Scene, Shape
 from mmrl.labs.shapes.world import BACKGROUND
+from tests.parameters import in_one_test
 
 CIRCLE = Shape("circle", "red", "small", "left", (0.0, 0.0, 0.0))
 SQUARE = Shape("square", "blue", "large", "right", (0.0, 0.0, 0.0))
@@ -112,7 +113,7 @@ def test_the_same_edit_of_the_other_shape_is_not_correct() -> None:
     assert not verdict.is_done and not verdict.is_kept and verdict.graded < 0.1
 
 
-@pytest.mark.parametrize("level", [0.0, BACKGROUND, 0.5, 1.0])
+@in_one_test("level", [0.0, BACKGROUND, 0.5, 1.0])
 def test_a_blank_picture_scores_nothing(level: float) -> None:
     verdict = judge(torch.full((1, 3, 32, 32), level), [Edit("circle", "colour", "green")], [Scene((CIRCLE, SQUARE))])
     assert verdict.graded == 0 and not verdict.is_correct

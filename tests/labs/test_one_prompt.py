@@ -14,6 +14,7 @@ from mmrl.commands.train import train
 from mmrl.core.config import load_config
 from mmrl.prompts.stream import load_prompts
 from mmrl.run_directory.start import new_run
+from tests.parameters import in_one_test
 
 CONFIGS = named_by()["1-shot RLVR"]
 ANSWERS = ("vision_language", "video", "gui")
@@ -24,7 +25,7 @@ def test_there_is_a_config_for_images_videos_and_clicks() -> None:
     assert {load_config(name).modality["name"] for name in CONFIGS} >= {"sd3", "video", "gui", "vision_language"}
 
 
-@pytest.mark.parametrize("name", CONFIGS)
+@in_one_test("name", CONFIGS)
 def test_answers_have_a_bonus_for_entropy_and_the_seed_is_fixed(name: str) -> None:
     config = load_config(name)
     assert config.seed is not None

@@ -3,9 +3,8 @@
 from types import SimpleNamespace
 from typing import Any
 
-import pytest
-
 from mmrl.labs.screens import spans
+from tests.parameters import in_one_test
 
 
 def batch(*answers: list[str], box: tuple[int, int, int, int] = (10, 20, 30, 40)) -> Any:
@@ -20,7 +19,7 @@ def test_each_number_ends_at_its_mark_and_the_rest_at_the_last_token() -> None:
     assert spans.ends(batch(RIGHT)) == [[0, 0, 0, 0, 1, 0, 0, 1, 1]]
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("numbers", "across", "down"),
     [
         (("1", "5", "3", "9"), 1, 1),

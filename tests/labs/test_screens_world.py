@@ -10,6 +10,7 @@ import pytest
 from mmrl.labs.screens import world
 from mmrl.labs.screens.drawing import BAR, COLOURS, KINDS, SIZE
 from mmrl.labs.screens.questions import Noise, noisy_answer
+from tests.parameters import in_one_test
 
 MANY = range(5_000_000, 5_000_200)
 
@@ -103,7 +104,7 @@ def test_the_right_answer_scores_1_for_its_element_and_not_for_another(task: wor
             assert all(world.score(answer, other.box, task) == 0.0 for other in others)
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("answer", "score"),
     [
         ("<answer>(10, 20)</answer>", 1.0),  # a corner

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from mmrl import labs
 from mmrl.labs.shapes import world
+from tests.parameters import in_one_test
 
 RED, BLUE = (0.90, 0.15, 0.15), (0.20, 0.35, 0.95)
 
@@ -68,9 +69,7 @@ def test_attributes_are_the_indices_of_the_words() -> None:
     assert world.attributes(prompts).prompt_index.tolist() == list(range(216))
 
 
-@pytest.mark.parametrize(
-    "prompt", ["", "red circle top", "pink circle top left", "red circle left top", "Red circle top left"]
-)
+@in_one_test("prompt", ["", "red circle top", "pink circle top left", "red circle left top", "Red circle top left"])
 def test_a_prompt_outside_the_grammar_is_refused_with_what_is_allowed(prompt: str) -> None:
     with pytest.raises(
         ValueError, match=r"colour one of red, green.*shape one of circle.*row one of top.*left, centre"

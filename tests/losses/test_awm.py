@@ -10,6 +10,7 @@ from torch.testing import assert_close
 from mmrl.losses.awm import Awm
 from mmrl.losses.base.old_decay import OldDecay
 from tests.losses.denoisings import OLD, SIGMA, TARGET, VELOCITY, batch, forward_outputs, gradient, matching, total
+from tests.parameters import in_one_test
 
 PLAIN = Awm(weighting="l", sigmas="uniform", advantage_max=1e6, draws=2)
 ADVANTAGES = torch.tensor([1.0, -0.5, 2.0, -1.5], dtype=torch.float64)
@@ -29,7 +30,7 @@ def test_both_forms_of_the_ratio_have_the_same_gradient_at_one() -> None:
     assert (exp_first.scope, sum_first.scope) == ("decision", "path")
 
 
-@pytest.mark.parametrize("weighting", ["l", "t_l", "t2_l", "huber", "ghuber"])
+@in_one_test("weighting", ["l", "t_l", "t2_l", "huber", "ghuber"])
 def test_each_weighting_is_its_formula(weighting: Any) -> None:
     loss = Awm(weighting=weighting, draws=2)
     measured, old, *_ = loss.measure(forward_outputs(VELOCITY))
@@ -81,7 +82,7 @@ def test_old_are_the_weights_themselves_or_a_copy_that_follows() -> None:
     assert Awm(averaged_weight=1.0).needs == {"old", "averaged"}
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("settings", "message"),
     [
         ({"clip": 0.0}, "clip must be above 0"),

@@ -31,6 +31,7 @@ from tests.losses.denoisings import (
     noise_matching,
     total,
 )
+from tests.parameters import in_one_test
 
 SCORES = torch.tensor([1.0, -1.0, 0.2, 0.7], dtype=torch.float64)
 PAIRS = ((0, 1), (3, 2))  # winner and loser of each group
@@ -130,7 +131,7 @@ def test_spin_is_diffusion_dpo_of_given_images_against_those_of_the_opponent() -
     assert_close(total(Spin(beta=3.0, draws=2), VELOCITY, of), expected)
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("cls", "settings", "message"),
     [
         (DiffusionDpo, {"beta": 0.0}, "beta must be above 0"),

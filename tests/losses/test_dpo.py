@@ -11,6 +11,7 @@ from mmrl.core.contracts import OutputsByWeights
 from mmrl.core.forward_outputs import TokenDecisions
 from mmrl.losses.dpo import Dpo
 from tests.losses.path_batches import batch_of, column, normal, step_gradient, step_loss
+from tests.parameters import in_one_test
 
 SCORES, RATIOS = [1.0, 0.25], [0.7, -0.4]  # the first is the better one; log-ratios to the reference
 MARGIN, GAP = 1.1, 0.75
@@ -25,7 +26,7 @@ def values_and_slopes(loss: Dpo, ratios: list[float], scores: list[float]) -> tu
     return step_loss(loss, measures, batch).item(), step_gradient(loss, measures, batch)[:, 0].tolist()
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("settings", "value", "slope"),
     [
         ({"beta": 0.5}, -math.log(sigmoid(0.55)), -0.5 * (1 - sigmoid(0.55))),
@@ -69,7 +70,7 @@ def test_value_and_gradient_are_those_of_the_formula(settings: dict[str, Any], v
     assert slopes == pytest.approx([slope, -slope])
 
 
-@pytest.mark.parametrize("settings", [{}, {"pairs": "all"}, {"path": "mean"}, {"label_smoothing": 0.2}, {"beta": 3.0}])
+@in_one_test("settings", [{}, {"pairs": "all"}, {"path": "mean"}, {"label_smoothing": 0.2}, {"beta": 3.0}])
 def test_it_is_log_2_at_the_reference(settings: dict[str, Any]) -> None:
     got, slopes = values_and_slopes(Dpo(**settings), [0.0, 0.0, 0.0], [0.3, 1.0, 0.7])
     assert got == pytest.approx(math.log(2))
@@ -145,7 +146,7 @@ def test_metrics_say_how_many_pairs_are_ranked_right() -> None:
     assert metrics["margin"][:, 0].tolist() == pytest.approx([0.1, 0.1, 0.1, 0.0])
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("settings", "message"),
     [
         ({"beta": 0.0}, "beta must be above 0, got 0.0"),

@@ -16,6 +16,7 @@ from mmrl.scoring.scorer import RewardTerm, Scorer
 from mmrl.training.processes import Processes
 from mmrl.training.update import Updater
 from tests.linear_flow import LinearFlow, Smooth, random_flow, sample_rollout
+from tests.parameters import in_one_test
 
 STEPS, GROUP = 4, 3
 SCORER = Scorer((RewardTerm("smooth", Smooth()), RewardTerm("twice", Smooth(), 2.0)))
@@ -129,7 +130,7 @@ def test_noising_anew_counts_every_denoising_alike_and_draws_new_noise_each_step
     torch.testing.assert_close(got, (9 * plain + anew) / 27, atol=1e-6, rtol=1e-5)
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("settings", "said"),
     [
         ({"num_steps": 0}, "num_steps must be at least 1, got 0"),

@@ -11,10 +11,11 @@ from mmrl.core.contracts import OutputsByWeights
 from mmrl.core.forward_outputs import GaussianDecisions
 from mmrl.losses.flow_dppo import FlowDppo
 from mmrl.losses.grpo import Grpo
+from tests.parameters import in_one_test
 from tests.ratios import INSIDE, gradient, log_ratios, normal, ragged
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("advantage", "ratio", "kl", "is_masked"),
     [
         (1, 1.3, 2e-5, True),  # far away and moving on

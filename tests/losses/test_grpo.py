@@ -27,6 +27,7 @@ from tests.losses.shared_states import (
     mean_terms,
     shared_call,
 )
+from tests.parameters import in_one_test
 
 
 def member_call(weight: Tensor, member: int) -> GaussianDecisions:
@@ -109,7 +110,7 @@ def test_off_policy_gradient_of_a_shared_state_is_the_closed_form_of_the_unclipp
     assert_close(got, expected)
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("advantage", "ratio", "is_held"),
     [(1, 1.3, True), (1, 0.8, False), (-1, 1.3, False), (-1, 0.8, True), (1, 1.15, False), (-1, 0.95, False)],
 )
@@ -186,7 +187,7 @@ def test_views_hold_each_call_behind_the_rows_once_for_each_block() -> None:
     assert [view.num_calls for view in nothing] == [0]
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("settings", "message"),
     [
         ({"clip_low": 0.0}, "clip_low must be above 0 and at most 1, got 0.0"),

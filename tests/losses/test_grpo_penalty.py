@@ -25,9 +25,10 @@ from tests.losses.shared_states import (
     normals,
     shared_call,
 )
+from tests.parameters import in_one_test
 
 
-@pytest.mark.parametrize("kl", ["exact", "k1", "k2", "k3"])
+@in_one_test("kl", ["exact", "k1", "k2", "k3"])
 def test_the_penalty_reaches_the_trained_weights_and_not_the_reference(kl: KL) -> None:
     """A KL computed without a graph only moves a number in the log (docs/maths/traps.md#kl-without-a-gradient)."""
     loss = Grpo(kl_coef=0.5, kl=kl)

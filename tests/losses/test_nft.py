@@ -16,6 +16,7 @@ from mmrl.core.keys import GroupKey
 from mmrl.core.plugins import build
 from mmrl.losses.base.old_decay import OldDecay
 from mmrl.losses.nft import Nft
+from tests.parameters import in_one_test
 
 SIGMA = torch.tensor([0.2, 0.9, 0.5, 0.7], dtype=torch.float64)
 ENTRY = torch.tensor([[0, 1], [2, 3]])  # two samples, two draws each
@@ -164,7 +165,7 @@ def test_every_entry_counts_alike() -> None:
     assert denominator == 3
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("decay", "expected"),
     [
         (OldDecay(), {0: 0.001, 99: 0.1, 498: 0.499, 499: 0.5, 5000: 0.5}),  # type 1 of the paper's code
@@ -267,7 +268,7 @@ def test_a_config_gives_the_decay_as_a_mapping() -> None:
         build("losses", {"name": "nft", "decay": {"start": 0.9}})
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("settings", "message"),
     [
         ({"beta": 0.0}, "beta must be above 0, got 0.0"),
@@ -285,7 +286,7 @@ def test_settings_out_of_range_are_refused(settings: dict[str, Any], message: st
         Nft(**settings)
 
 
-@pytest.mark.parametrize("settings", [{"slope": -1.0}, {"delay": -1}, {"maximum": 1.0}, {"start": -0.1}])
+@in_one_test("settings", [{"slope": -1.0}, {"delay": -1}, {"maximum": 1.0}, {"start": -0.1}])
 def test_decays_out_of_range_are_refused(settings: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match="got"):
         OldDecay(**settings)

@@ -15,6 +15,7 @@ from mmrl.losses.raft import Raft
 from mmrl.losses.rwr import Rwr
 from mmrl.losses.sft import Sft
 from tests.losses.denoisings import GROUP, TARGET, VELOCITY, batch, gradient, matching, rollout, total
+from tests.parameters import in_one_test
 from tests.toys import toy_rollout
 
 SCORES = torch.tensor([0.3, 1.2, -0.4, 0.9], dtype=torch.float64)
@@ -63,7 +64,7 @@ def test_raft_is_sft_on_the_best_of_each_group() -> None:
     assert_close(expected, matching(VELOCITY)[torch.tensor([1, 3])].mean())
 
 
-@pytest.mark.parametrize(("share", "count"), [(0.125, 1), (0.49, 1), (0.5, 2), (0.75, 3), (0.99, 3), (1.0, 4)])
+@in_one_test(("share", "count"), [(0.125, 1), (0.49, 1), (0.5, 2), (0.75, 3), (0.99, 3), (1.0, 4)])
 def test_the_share_of_a_group_is_rounded_down_to_at_least_one(share: float, count: int) -> None:
     of = type(OF)(OF.advantages, OF.weight, torch.zeros_like(GROUP), OF.scores)
     coefficients, _ = Raft(draws=2, top_share=share).coefficients(of)
@@ -105,7 +106,7 @@ def test_rwr_within_groups_is_a_softmax_that_an_offset_does_not_change() -> None
     assert alone[0].tolist() == [1.0, 1.0] and alone[1].tolist() == [0.0, 0.0]
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("cls", "settings", "message"),
     [
         (Sft, {"of": "outputs"}, "of must be one of denoising, decisions"),

@@ -11,6 +11,7 @@ from PIL import Image
 from mmrl.media import pictures
 from mmrl.media.pictures import StoredPicture
 from mmrl.system.errors import ConfigError
+from tests.parameters import in_one_test
 
 
 def encoded(image: Image.Image, **settings: Any) -> bytes:
@@ -48,7 +49,7 @@ def test_a_picture_needs_a_path_or_bytes() -> None:
             StoredPicture("both", path, content)
 
 
-@pytest.mark.parametrize("content", [b"", b"not an image", RED[:40], b"%!PS-Adobe-3.0 EPSF-3.0\n"])
+@in_one_test("content", [b"", b"not an image", RED[:40], b"%!PS-Adobe-3.0 EPSF-3.0\n"])
 def test_what_is_no_image_is_named(content: bytes) -> None:
     with pytest.raises(ConfigError, match=r"cannot read the image row 3"):
         StoredPicture("row 3", content=content).load()

@@ -14,6 +14,7 @@ from mmrl.media.frame_sizes import FrameSize
 from mmrl.media.video import FrameSampling, StoredClip
 from mmrl.system.errors import ConfigError
 from tests.clips import clip, encoded, in_file, numbers, sound
+from tests.parameters import in_one_test
 
 
 @pytest.mark.slow  # most of a second each, or more
@@ -48,7 +49,7 @@ def test_frames_are_counted_in_pairs(total: int, fps: float, rule: dict[str, Any
     assert all(abs(index - place) <= 0.501 for index, place in zip(found, exact, strict=True))
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("total", "fps", "rule", "expected"),
     [
         (250, 25.0, {"fps": 2}, 20),  # ten seconds
@@ -105,7 +106,7 @@ def test_frames_have_the_size_that_transformers_gives_an_image_of_their_area(
     assert found == smart_resize(height, width, factor=factor, min_pixels=low if low <= high else 0, max_pixels=high)
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("size", "num_frames", "shape", "expected"),
     [
         (FrameSize(28), 4, (480, 640), (476, 644)),  # 17.14 and 22.86 tokens; 391 of at most 768
@@ -235,7 +236,7 @@ def test_frames_and_times_are_those_of_another_library(form: str, codec: str, tm
     torch.testing.assert_close(frames.seconds, seconds - float(other.get_frame_timestamp(0)[0]), rtol=0, atol=1e-3)
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("settings", "message"),
     [({}, "by fps or by num_frames"), ({"fps": 1, "num_frames": 4}, "by fps or by num_frames"), ({"fps": 0}, "above 0"),
      ({"num_frames": 1}, "at least 2"), ({"fps": 1, "min_frames": 9, "max_frames": 8}, "must be ordered")],

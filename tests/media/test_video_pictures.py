@@ -14,6 +14,7 @@ from mmrl.media.pictures import StoredPicture
 from mmrl.media.video import FrameClip, FrameSampling, ShuffledClip, StoredClip, key_frames
 from mmrl.system.errors import ConfigError
 from tests.clips import clip, coded, encoded, numbers
+from tests.parameters import in_one_test
 
 
 def test_a_list_of_pictures_has_the_times_that_qwen_vl_utils_gives_it() -> None:
@@ -53,7 +54,7 @@ def test_too_many_pictures_are_thinned_out_evenly() -> None:
     assert frames.sampled_fps == 0.4
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("shown", "seconds", "message"),
     [([1], [], "1 pictures and 0 times"), ([], [], "needs a time"), ([1, 2], [1, 1], "must be finite and grow"),
      ([1, 2], [0, math.nan], "must be finite and grow"), ([1, 2], [0, math.inf], "must be finite and grow")],

@@ -13,6 +13,7 @@ from mmrl.core.data import Scores
 from mmrl.core.plugins import build, names
 from mmrl.scoring.metrics import advantages_of
 from mmrl.scoring.scorer import RewardTerm, Scorer
+from tests.parameters import in_one_test
 
 SETTINGS: dict[str, dict[str, Any]] = {"gate": {"by": "a"}, "lexicographic": {"order": ["a", "b"]}}
 GROUP = torch.tensor([3, 3, 3, 8, 8])
@@ -76,7 +77,7 @@ BY_HAND: list[tuple[str, dict[str, Any], list[float]]] = [
 ]
 
 
-@pytest.mark.parametrize(("name", "settings", "expected"), BY_HAND)
+@in_one_test(("name", "settings", "expected"), BY_HAND)
 def test_totals_by_hand(name: str, settings: dict[str, Any], expected: list[float]) -> None:
     assert_close(made(mix_of(name, **settings)).total[VALID], torch.tensor(expected), atol=1e-6, rtol=1e-6)
 
@@ -101,7 +102,7 @@ def scorer_of(mix: Any, ranges: dict[str, tuple[float, float]], weights: tuple[f
 UNIT = {"a": (0.0, 1.0), "b": (0.0, 1.0)}
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("name", "settings", "ranges", "weights", "message"),
     [
         ("product", {}, {"a": (-1.0, 1.0), "b": (0.0, 1.0)}, (1, 1), "never below 0, but 'a' goes down to -1"),
@@ -120,7 +121,7 @@ def test_what_cannot_be_mixed_is_refused_before_anything_is_scored(
     scorer_of(mix_of("weighted_sum"), ranges, weights)
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("name", "settings", "message"),
     [
         ("gdpo", {"epsilon": -1}, "epsilon must be at least 0"),
@@ -162,7 +163,7 @@ def compared(values: Any, **settings: Any) -> list[float]:
     return [round(share, 3) for share in scores.total.tolist()]
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("values", "settings", "expected"),
     [
         # 0.09 is as good as both of the others, of which one is better
@@ -187,7 +188,7 @@ def test_margins_of_0_are_ranks() -> None:
     assert compared(values, tolerance=[0, 1e-9]) == compared(values)
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("first", "second", "expected"),
     [((0, 0), (0, 1), 0.7071), ((0, 0), (1, 1), 1.4142), ((0, 1), (0, 2), 0.7071), ((0, 1), (1, 1), 0.7071)],
 )

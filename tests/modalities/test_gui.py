@@ -64,7 +64,7 @@ def spoken(policy: Gui, prompt: Prompt) -> str:
     return policy.decode(encoded.tokens.tolist())
 
 
-@pytest.mark.parametrize(("dialect", "text"), ANSWERS.items())
+@in_one_test(("dialect", "text"), ANSWERS.items())
 def test_an_answer_in_the_dialect_is_an_action_in_pixels_of_the_original(dialect: Any, text: str) -> None:
     policy = Gui(model="a/b", dialect=dialect)
     assert policy.action(text, CANVAS) == Action("click", point=(20.0, 20.0))  # x is twice as wide there

@@ -18,6 +18,7 @@ from mmrl.modalities.video import Video
 from mmrl.modalities.vision_language import VisionLanguage
 from mmrl.plans.answers import AnswerPlan
 from tests.clips import clip, numbers
+from tests.parameters import in_one_test
 from tests.vision_twins import keys, picture, twin
 
 SIZES = {"frame_min_pixels": 28 * 28, "frame_max_pixels": 56 * 56}
@@ -256,7 +257,7 @@ def test_settings_that_a_model_cannot_follow_are_refused() -> None:
         policy(max_prompt_tokens=20).encode([Prompt("x", clips=(four_seconds(),))])
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("settings", "message"),
     [({"fps": 2.0, "num_frames": 4}, "by fps or by num_frames, one"), ({"fps": -1.0}, "fps must be above 0"),
      ({"frame_min_pixels": 9, "frame_max_pixels": 8}, "frame_min_pixels must be at most frame_max_pixels .8., got 9"),

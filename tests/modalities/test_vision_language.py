@@ -18,6 +18,7 @@ from mmrl.modalities.tiny.vision_language import BUILDERS
 from mmrl.modalities.vision_language import VisionLanguage
 from mmrl.parsing.coordinates import Canvas
 from tests import vision_twins
+from tests.parameters import in_one_test
 from tests.vision_twins import PROMPTS, picture
 
 
@@ -173,7 +174,7 @@ def test_banned_are_media_tokens_and_rows_without_text() -> None:
     assert set(range(len(tokenizer), len(policy.head.weight))) <= set(policy.banned)
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("settings", "message"),
     [
         ({"template": "no place"}, r"template must hold \{prompt\}"),

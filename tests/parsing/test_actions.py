@@ -15,7 +15,7 @@ from tests.parameters import in_one_test
 GRID = {"original": 1.0, "resized": 1.0, "thousand": 1.0, "unit": 0.001}
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("kind", "parts", "message"),
     [
         ("clik", {}, "kind must be one of click, "),
@@ -49,7 +49,7 @@ def test_a_click_on_a_box_is_a_click_on_its_centre() -> None:
     assert Action("click", box=(0, 0, 4, 2)) == Action("click", box=(0, 0, 4, 2), point=(2, 1))
 
 
-@pytest.mark.parametrize("kind", ["click", "move", "wait", "finish"])
+@in_one_test("kind", ["click", "move", "wait", "finish"])
 def test_what_needs_a_point_or_nothing_is_never_its_kind_only(kind: Any) -> None:
     with pytest.raises(ValueError, match=f"a {kind} cannot be its kind only"):
         Action(kind, is_kind_only=True)
@@ -162,7 +162,7 @@ def test_every_dialect_clicks_where_it_is_told(name: DialectName, convention: Co
     assert clicked.kind == "click" and clicked.point == pytest.approx((1440, 270), abs=1)
 
 
-@pytest.mark.parametrize("name", NAMES)
+@in_one_test("name", NAMES)
 def test_what_a_dialect_cannot_say_is_an_error_and_never_lost(name: DialectName) -> None:
     dialect = DIALECTS[name]
     unsaid = {"plain": "drag", "pyautogui": "open", "qwen": None, "ui_tars": "answer"}.get(name)
@@ -186,7 +186,7 @@ def test_what_a_dialect_cannot_say_is_an_error_and_never_lost(name: DialectName)
             dialect.write(Action("drag", end=(1, 2)), SCREEN)
 
 
-@pytest.mark.parametrize("name", NAMES)
+@in_one_test("name", NAMES)
 def test_a_prompt_tells_the_size_of_the_screen(name: DialectName) -> None:
     assert "x runs from 0 to 1932 and y from 0 to 1092" in DIALECTS[name].prompt(SCREEN)
     thousand = DIALECTS[name].prompt(Canvas((1920, 1080), (1932, 1092), "thousand"))

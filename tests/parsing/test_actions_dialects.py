@@ -83,7 +83,7 @@ def test_other_tool_calls_are_refused(text: str) -> None:
         parse("qwen", text)
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("said", "action"),
     [
         ("[{'action': 'click', 'point': [500, 250], 'input_text': 'no input text'}]", Action("click", point=AT)),
@@ -111,7 +111,7 @@ def test_lists_of_one_dictionary(said: str, action: Action) -> None:
     assert parse("gui_r1", f"<think>I see [1, 2].</think> <answer>{said}</answer>") == action
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     "said",
     [
         "",
@@ -141,7 +141,7 @@ def test_other_lists_are_refused(said: str) -> None:
         parse("gui_r1", said)
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("said", "action"),
     [
         ("[{'action': 'click', 'coordinate': [500, 250]}]", Action("click", point=AT)),
@@ -164,7 +164,7 @@ def test_ui_r1_takes_the_kind_of_an_action_that_has_no_text(said: str, action: A
             DIALECTS["gui_r1"].write(action, THOUSAND)
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     "said", ["[{'action': 'click'}]", "[{'action': 'scroll', 'input_text': 'north'}]", "[{'action': 'drag'}]", "[]"]
 )
 def test_ui_r1_wants_a_place_for_a_click_and_a_text_that_is_one(said: str) -> None:
@@ -187,7 +187,7 @@ def test_a_tag_in_typed_text_does_not_end_the_call() -> None:
     assert parse("qwen", text) == typed
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("text", "action"),
     [
         ('{"POINT":[500,250]}', Action("click", point=AT)),
@@ -208,7 +208,7 @@ def test_agentcpm_objects(text: str, action: Action) -> None:
     assert parse("agentcpm", text) == action
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     "text",
     [
         "",

@@ -33,7 +33,7 @@ def test_the_parts_in_tags_and_what_is_around_them() -> None:
     assert extract("as it is", None) == "as it is"
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("text", "message"),
     [
         ("5", "needs one <answer> and one </answer>, got 0 and 0"),
@@ -52,13 +52,13 @@ def test_an_answer_is_one_well_formed_pair(text: str, message: str) -> None:
     assert message in str(caught.value)
 
 
-@pytest.mark.parametrize("tags", [(), ("a", "a"), ("a b",), ("",), ("<a>",), ("1a",)])
+@in_one_test("tags", [(), ("a", "a"), ("a b",), ("",), ("<a>",), ("1a",)])
 def test_only_names_are_tags(tags: tuple[str, ...]) -> None:
     with pytest.raises(ValueError, match="tags must be different names"):
         check_tags(tags)
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("text", "point"),
     [
         ("(3, 4)", (3, 4)),
@@ -79,7 +79,7 @@ def test_a_point_is_read(text: str, point: tuple[float, float]) -> None:
         read_box(text)
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("text", "box"),
     [
         ("[1, 2, 3, 4]", (1, 2, 3, 4)),
@@ -131,7 +131,7 @@ def test_what_is_not_one_place_is_none(text: str) -> None:
         read_place(text)
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("text", "numbers"),
     [("1, 2.5 -3", (1, 2.5, -3)), (" [7] ", (7,)), ("( 1 , 2 )", (1, 2)), ("12", (12,)), ("1\n2", (1, 2))],
 )
@@ -139,7 +139,7 @@ def test_numbers_alone_are_read(text: str, numbers: tuple[float, ...]) -> None:
     assert read_numbers(text) == numbers
 
 
-@pytest.mark.parametrize("text", ["", "[]", "1,,2", "1, 2,", "one", "1e5", "1 (2)", "[1, 2)", "9" * 13, "1-2"])
+@in_one_test("text", ["", "[]", "1,,2", "1, 2,", "one", "1e5", "1 (2)", "[1, 2)", "9" * 13, "1-2"])
 def test_other_text_is_no_numbers(text: str) -> None:
     with pytest.raises(ParseError, match="not numbers alone"):
         read_numbers(text)
@@ -162,7 +162,7 @@ def test_json_numbers_keep_their_kind() -> None:
     assert value == [1, -2, 0.25, "[[["] and [type(item) for item in value[:3]] == [int, int, float]
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("text", "message"),
     [
         ("{", "not JSON"),
@@ -211,15 +211,13 @@ def test_quotes_inside_of_quotes(text: str, value: Any) -> None:
     assert read_literal(text) == value
 
 
-@pytest.mark.parametrize(
-    "text", ["", "(1, 2)", "{1, 2}", "[1, ...]", "['a]", "['a' 'b']", "f('a')", "1 + 1", "[1,]", "Nonesuch"]
-)
+@in_one_test("text", ["", "(1, 2)", "{1, 2}", "[1, ...]", "['a]", "['a' 'b']", "f('a')", "1 + 1", "[1,]", "Nonesuch"])
 def test_other_literals_are_refused(text: str) -> None:
     with pytest.raises(ParseError):
         read_literal(text)
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("text", "content"),
     [
         (r"\boxed{3}", "3"),
@@ -234,7 +232,7 @@ def test_a_box_is_read_to_its_own_brace(text: str, content: str) -> None:
     assert read_boxed(text) == content
 
 
-@pytest.mark.parametrize("text", ["", "3", r"\boxed{3", r"\boxed{3\}", r"\boxed{1}\boxed{1}", r"\boxed{1}</think>2"])
+@in_one_test("text", ["", "3", r"\boxed{3", r"\boxed{3\}", r"\boxed{1}\boxed{1}", r"\boxed{1}</think>2"])
 def test_other_texts_hold_no_box(text: str) -> None:
     with pytest.raises(ParseError):
         read_boxed(text)

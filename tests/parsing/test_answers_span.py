@@ -61,7 +61,7 @@ def test_what_is_written_is_read(start: float, end: float, until: str, before: s
     assert read_span(f"{before}{start:.3f}{until}{end:.3f}{behind}") == (start, end)
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("text", "spans"),
     [
         ("[(5.2, 30.4)]", ((5.2, 30.4),)),
@@ -77,7 +77,7 @@ def test_all_spans_of_a_text(text: str, spans: tuple[tuple[float, float], ...]) 
     assert read_spans(text) == spans
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     "text",
     ["[(1, 2)", "[(1, 2, 3)]", "[(1)]", "[(1, 2) (3, 4)]", "[(1, 2)] or [(3, 4)]", "[(-1, 2)]", "[(1e3, 2)]",
      "[(1, 2), [3, 4]]", "[,]", "[(__import__('os'), 2)]", "[" + "(1, 2)," * (MAX_SPANS + 1) + "]", "[" + "(" * 99_999],

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from transformers.models.qwen2_vl.image_processing_qwen2_vl import smart_resize
 
 from mmrl.parsing.coordinates import Canvas, Convention, format_box, format_point, resized_size
+from tests.parameters import in_one_test
 
 SIZES = st.tuples(st.integers(1, 8000), st.integers(1, 8000))
 CONVENTIONS = st.sampled_from(["original", "resized", "thousand", "unit"])
@@ -80,7 +81,7 @@ def test_zero_has_no_sign_as_text() -> None:
     assert format_point((-0.001, 0), Canvas((10, 10), (10, 10), "unit")) == "0.000, 0.000"
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("convention", "words"),
     [
         ("original", "x runs from 0 to 1920 and y from 0 to 1080 (pixels)"),
@@ -131,7 +132,7 @@ def test_resizing_is_that_of_the_processors_and_a_second_time_changes_nothing() 
     assert num_checked > 10_000
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("size", "factor", "max_pixels", "resized"),
     [
         ((42, 70), 28, 10**7, (56, 56)),  # ties go to the even multiple: 1.5 up, 2.5 down

@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from mmrl.plans.answers import ForkTree, SegmentTree
+from tests.parameters import in_one_test
 
 
 def test_a_tree_of_segments_has_branch_to_the_depth_leaves_and_a_call_for_each_node() -> None:
@@ -35,7 +36,7 @@ def test_the_published_tree_of_forks_has_30_leaves() -> None:
     assert ForkTree(4, 9, chains=4).num_rollout_calls == 4
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("kind", "settings", "message"),
     [
         (SegmentTree, {"branch": (2, 2)}, "branch 2 x 2 has 4 leaves, got a group of 8"),

@@ -11,6 +11,7 @@ from mmrl.assembly.compatibility import example_plan
 from mmrl.core.contracts import ConfigError
 from mmrl.plans.flow import Fork, Plan, Step, Transition
 from mmrl.samplers.dance_sde import DanceSDE
+from tests.parameters import in_one_test
 
 EULER = Transition(1.0, -0.1, 0.0)
 NOISY = Transition(0.9, -0.1, 0.2)
@@ -59,7 +60,7 @@ def test_only_trained_random_steps_are_decisions() -> None:
     assert plan.num_update_calls == 3
 
 
-@pytest.mark.parametrize(("sigma", "sigma_next"), [(0.5, 0.5), (0.4, 0.5), (1.1, 0.5), (0.5, -0.1)])
+@in_one_test(("sigma", "sigma_next"), [(0.5, 0.5), (0.4, 0.5), (1.1, 0.5), (0.5, -0.1)])
 def test_a_step_must_fall_within_zero_and_one(sigma: float, sigma_next: float) -> None:
     with pytest.raises(ValueError, match="must fall within"):
         Step(sigma, sigma_next, EULER)
@@ -127,7 +128,7 @@ def test_a_plan_may_end_after_its_own_path() -> None:
     assert (plan.num_tree_steps, plan.num_nodes()) == (3, [1, 1, 1])
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("make", "message"),
     [
         (lambda: Fork(0, ()), "a fork needs steps"),

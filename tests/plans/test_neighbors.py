@@ -8,6 +8,7 @@ import torch
 from torch.testing import assert_close
 
 from mmrl.plans.flow import Choice, Neighbors, Plan, Step, Tail, Transition
+from tests.parameters import in_one_test
 
 LEVELS = [(1.0, 0.6), (0.6, 0.2), (0.2, 0.0)]
 STEPS = tuple(Step(*levels, Transition(1.0, levels[1] - levels[0], 0.0)) for levels in LEVELS)
@@ -25,7 +26,7 @@ def near(anchors: tuple[int, ...] = (0, 2), *moves: tuple[int, Step], spread: fl
     return Neighbors(spread, anchors, moves or (move(0), move(2)))
 
 
-@pytest.mark.parametrize("spread", [0.0, 0.3, 0.8, 1.0])
+@in_one_test("spread", [0.0, 0.3, 0.8, 1.0])
 def test_members_have_the_variance_of_noise_and_a_covariance_of_what_they_share(spread: float) -> None:
     generator = torch.Generator().manual_seed(0)
     base, own = torch.randn(200_000, generator=generator), torch.randn(3, 200_000, generator=generator)
@@ -56,7 +57,7 @@ def test_the_draws_of_other_plans() -> None:
     assert Plan(2, STEPS).max_next_states == 0
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("make", "message"),
     [
         (lambda: Neighbors(1.1), r"spread must be within \[0, 1\], got 1.1"),

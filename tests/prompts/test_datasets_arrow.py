@@ -3,9 +3,9 @@
 from typing import Any
 
 import pyarrow
-import pytest
 
 from mmrl.prompts.arrow_rows import table_rows
+from tests.parameters import in_one_test
 
 IMAGE = pyarrow.struct([("bytes", pyarrow.binary()), ("path", pyarrow.string())])
 ROWS: list[dict[str, Any]] = [
@@ -29,7 +29,7 @@ def table() -> Any:
     return pyarrow.Table.from_pylist(ROWS, schema=SCHEMA)
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     "rows",
     [
         table(),

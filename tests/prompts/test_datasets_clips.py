@@ -19,6 +19,7 @@ from mmrl.media.video import StoredClip
 from mmrl.prompts.datasets import load_dataset_prompts
 from mmrl.prompts.filtering import readable
 from tests.clips import HEIGHT, WIDTH, encoded, in_file, sound
+from tests.parameters import in_one_test
 from tests.tiny_cli import CommandLine, command_line
 from tests.vision_twins import policy as vision_policy
 
@@ -53,7 +54,7 @@ def test_a_header_says_how_long_a_video_is(form: str, codec: str) -> None:
     assert clip.duration() == pytest.approx(4.0, abs=0.1)
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("start", "end", "expected"), [(None, None, 4), (1.5, None, 2.5), (None, 3, 3), (1, 3, 2), (3, 9, 1), (5, 6, 0)]
 )
 def test_a_part_is_as_long_as_the_file_reaches(

@@ -16,6 +16,7 @@ from mmrl.labs.shapes import world
 from mmrl.prompts.datasets import write_synthetic
 from mmrl.prompts.stream import PromptStream, load_prompts, mixture
 from mmrl.system.errors import ConfigError
+from tests.parameters import in_one_test
 from tests.vision_twins import picture
 
 
@@ -177,7 +178,7 @@ def test_a_source_is_a_text_a_section_or_a_weighted_list() -> None:
         assert isinstance(config.prompts.held_out, DatasetSettings) and to_yaml(config)
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("train", "message"),
     [
         (
@@ -212,7 +213,7 @@ SOME = (Prompt("a", target={"answer": "1"}), Prompt("b", (picture(4, 3, 0),)))
 FRAMES = Prompt("c", (picture(4, 3, 0), picture(4, 3, 1)), roles=("image", "last_image"))
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("now", "message"),
     [
         ([SOME[:1]], "there are 1 of them, 2 when it was saved"),

@@ -20,6 +20,7 @@ from mmrl.reporting.drawing import (
     render,
     true_marks,
 )
+from tests.parameters import in_one_test
 
 GREY = (128, 128, 128)
 CANVAS = Canvas((200, 100), (100, 100), "resized")
@@ -46,7 +47,7 @@ def test_a_target_s_box_boxes_and_point_are_read_and_other_shapes_left_out() -> 
     assert true_marks(target) == Marks(boxes=((1, 2, 3, 4), (5, 6, 7, 8.5)), points=((9, 10),))
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     "value", [None, "1234", [1, 2, 3], [1, 2, 3, "4"], [1, 2, 3, math.nan], [1, 2, 3, 10**400], [True] * 4, {}, 5]
 )
 def test_what_is_no_box_is_not_drawn(value: Any) -> None:
@@ -63,7 +64,7 @@ def test_an_action_is_its_point_its_box_and_the_way_of_its_drag() -> None:
     assert not action_marks(Action("type", text="(1, 2)"))
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("text", "marks"),
     [
         ("[10, 20]", Marks(points=((20, 20),))),
@@ -80,7 +81,7 @@ def test_an_answer_s_only_place_is_put_into_pixels_of_the_original(text: str, ma
     assert not answer_marks(text, None)
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("size", "drawn"),
     [
         ((64, 64), (320, 320)),

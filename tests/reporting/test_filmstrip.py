@@ -4,6 +4,7 @@ import pytest
 from PIL import Image
 
 from mmrl.reporting.drawing import GAP, LINE, PER_ROW, WIDTH, filmstrip
+from tests.parameters import in_one_test
 
 
 def plain(width: int, height: int, grey: int) -> Image.Image:
@@ -17,7 +18,7 @@ def test_pictures_stand_side_by_side_in_order() -> None:
     assert strip.getpixel((42, 10)) == (255, 255, 255)
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("count", "columns", "num_rows"), [(1, 1, 1), (3, 3, 1), (4, 2, 2), (5, 3, 2), (6, 3, 2), (7, 3, 3), (8, 3, 3)]
 )
 def test_rows_are_of_like_length(count: int, columns: int, num_rows: int) -> None:

@@ -11,6 +11,7 @@ from mmrl.reporting.drawing import PREDICTED, TRUE
 from mmrl.reporting.timeline import CELL, GAP, LINE, answer_spans, answered, timeline, true_spans
 from mmrl.training.held_out import answered as answered_prompt
 from tests.clips import clip
+from tests.parameters import in_one_test
 
 FRAMES = [(float(second), Image.new("RGB", (64, 48), (second, 0, 0))) for second in range(8)]
 HEIGHT = 48 * CELL // 64
@@ -23,7 +24,7 @@ def bar(image: Image.Image, row: int, colour: tuple[int, int, int]) -> tuple[int
     return found[0], found[-1]
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("span", "first", "last"), [((1, 3), 1.0, 3.0), ((3, 1), 1.0, 3.0), ((0.5, 7), 0.5, 7.0), ((2, 1e11), 2.0, 7.5)]
 )
 def test_spans_lie_under_the_frames_that_they_cover(span: Span, first: float, last: float) -> None:
@@ -40,7 +41,7 @@ def test_frames_stand_side_by_side_with_their_seconds() -> None:
     assert [image.getpixel((number * (CELL + GAP) + 5, 5)) for number in range(8)] == [(n, 0, 0) for n in range(8)]
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("target", "expected"),
     [({"span": [1, 2.5]}, ((1.0, 2.5),)), ({"spans": [[1, 2], (3, 4)], "span": [0, 1]}, ((0, 1), (1, 2), (3, 4))),
      ({}, ()), ({"span": "12"}, ()), ({"span": [1]}, ()), ({"span": [1, "x"]}, ()), ({"span": [True, 2]}, ()),

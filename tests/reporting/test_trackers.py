@@ -11,6 +11,7 @@ from PIL import Image
 from mmrl.core.contracts import ConfigError
 from mmrl.reporting import trackers
 from mmrl.reporting.trackers import TensorBoard, Trackio, WandB, build
+from tests.parameters import in_one_test
 
 
 @pytest.fixture
@@ -215,7 +216,7 @@ def test_a_missing_package_names_the_extra(run: Path, monkeypatch: pytest.Monkey
         tracker.open(run, {}, -1)
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     "settings, message",
     [
         ("tensorbord", r"unknown tracker 'tensorbord' \(did you mean 'tensorboard'\?\)"),

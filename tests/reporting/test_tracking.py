@@ -15,6 +15,7 @@ from rich.console import Console
 from mmrl.core.contracts import ConfigError, RunError
 from mmrl.reporting.tracking import MetricsLog, Tracking
 from mmrl.system.progress_bars import TrainingBar
+from tests.parameters import in_one_test
 
 
 @pytest.fixture
@@ -71,7 +72,7 @@ def test_no_file_is_an_empty_log(log: MetricsLog) -> None:
     assert log.read() == [] and not log.path.exists()
 
 
-@pytest.mark.parametrize("cut", range(2, 20))
+@in_one_test("cut", range(2, 20))
 def test_a_torn_last_line_is_left_out_and_only_it(log: MetricsLog, cut: int) -> None:
     log.write(1, {"a": 1.0})
     log.write(2, {"a": 1.0})
@@ -102,14 +103,14 @@ def test_lines_and_iterations_up_to_a_checkpoint_are_counted(log: MetricsLog) ->
     assert log.count_up_to(-1) == (0, 0)
 
 
-@pytest.mark.parametrize("bad", ['{"iteration": 1, "a"', "", "[1]", '{"a": 1.0}', '{"iteration": "2"}', "\0\0"])
+@in_one_test("bad", ['{"iteration": 1, "a"', "", "[1]", '{"a": 1.0}', '{"iteration": "2"}', "\0\0"])
 def test_damage_in_the_middle_is_named_by_its_line(log: MetricsLog, bad: str) -> None:
     log.path.write_text(f'{{"iteration": 1}}\n{bad}\n{{"iteration": 2}}\n')
     with pytest.raises(ConfigError, match=r"metrics\.jsonl, line 2"):
         log.read()
 
 
-@pytest.mark.parametrize("kept, lines", [(-1, 0), (0, 1), (1, 2), (2, 4), (7, 5)])
+@in_one_test("kept, lines", [(-1, 0), (0, 1), (1, 2), (2, 4), (7, 5)])
 def test_cutting_back_keeps_the_lines_up_to_the_iteration_byte_for_byte(log: MetricsLog, kept: int, lines: int) -> None:
     for iteration, value in ((0, 0.1), (1, 0.2), (2, 0.3), (2, 0.4), (3, math.nan)):
         log.write(iteration, {"time/iteration": value})

@@ -10,6 +10,7 @@ from mmrl.core.contracts import ConfigError
 from mmrl.core.plugins import build
 from mmrl.rewards.wrappers.python import Python
 from mmrl.scoring.calls import call_reward
+from tests.parameters import in_one_test
 from tests.rewards.example import answers
 from tests.rewards.own_rewards import tokens
 
@@ -79,7 +80,7 @@ def test_what_is_not_there_is_named() -> None:
         Python("my_rewards:scaled").score(answers(["a"], {"image": 3}))
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("function", "message"),
     [
         ("my_rewards", "must be written module:function"),

@@ -9,6 +9,7 @@ from mmrl.core.contracts import ConfigError
 from mmrl.core.keys import GroupKey
 from mmrl.core.plugins import build
 from mmrl.plans.answers import AnswerPlan
+from tests.parameters import in_one_test
 
 KEY = GroupKey(seed=0, iteration=1, prompt_index=2)
 
@@ -47,7 +48,7 @@ def test_the_ends_of_the_ranges_are_allowed(settings: dict[str, Any]) -> None:
     assert plan(**settings).num_samples == 8
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("settings", "message"),
     [
         ({"max_tokens": 0}, "max_tokens must be at least 1 and at most 1,000,000, got 0"),

@@ -7,6 +7,7 @@ import pytest
 from mmrl.core.keys import GroupKey
 from mmrl.core.plugins import build
 from mmrl.plans.flow import Plan
+from tests.parameters import in_one_test
 
 KEY = GroupKey(3, 5, 7)
 
@@ -29,7 +30,7 @@ def test_the_papers_tree_makes_203_calls_in_rollout_and_187_in_update(grid_polic
     assert [number for number, step in enumerate(plan.steps) if step.branch > 1] == [0, 3, 6, 9]
 
 
-@pytest.mark.parametrize("splits", [(), (0,), (1, 4), (0, 1, 2)])
+@in_one_test("splits", [(), (0,), (1, 4), (0, 1, 2)])
 def test_a_tree_has_two_leaves_to_the_power_of_its_splits(splits: tuple[int, ...], grid_policy: Any) -> None:
     plan = plan_of(grid_policy(), 2 ** len(splits), num_steps=8, splits=splits)
     assert (plan.roots, plan.num_samples) == (1, 2 ** len(splits))
@@ -70,7 +71,7 @@ def test_the_mix_variant_is_random_inside_the_window_and_at_splits(grid_policy: 
     assert plan.num_update_calls == 1 + 2 + 2 + 2 + 4 + 8
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("iteration", "steps"),
     [
         (0, [14, 15, 16]),
@@ -99,7 +100,7 @@ def test_pruning_all_is_refused(grid_policy: Any) -> None:
         plan_of(grid_policy(), 1, num_steps=3, splits=[], pruned_depths=[1, 2])
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("settings", "message"),
     [
         ({"splits": [3, 0]}, "splits must ascend within 0 to 18, got"),

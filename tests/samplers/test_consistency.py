@@ -9,6 +9,7 @@ import torch
 from mmrl.core.contracts import ConfigError
 from mmrl.core.keys import GroupKey
 from mmrl.core.plugins import build
+from tests.parameters import in_one_test
 
 KEY = GroupKey(0, 0, 0)
 
@@ -27,7 +28,7 @@ def test_a_step_noises_the_clean_estimate_anew() -> None:
         torch.testing.assert_close(found, (1 - sigma_next) * (x - sigma * v) + sigma_next * z)
 
 
-@pytest.mark.parametrize("num_steps", [1, 2, 3, 4])
+@in_one_test("num_steps", [1, 2, 3, 4])
 def test_every_step_but_the_last_is_a_decision(num_steps: int, grid_policy: Any) -> None:
     plan = make(num_steps=num_steps).plan(grid_policy(), KEY, 6)
     assert [step.is_decision for step in plan.steps] == [True] * (num_steps - 1) + [False]

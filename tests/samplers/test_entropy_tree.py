@@ -10,6 +10,7 @@ from mmrl.core.contracts import ConfigError
 from mmrl.core.keys import GroupKey
 from mmrl.core.plugins import build
 from mmrl.plans.answers import ForkTree
+from tests.parameters import in_one_test
 
 
 def plan(group_size: int, **settings: Any) -> ForkTree:
@@ -28,7 +29,7 @@ def test_the_size_of_the_group_says_how_many_answers_there_are_at_first() -> Non
         plan(8)
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("settings", "message"),
     [
         ({"forks": 0}, "forks must be at least 1, got 0"),

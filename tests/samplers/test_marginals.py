@@ -8,6 +8,7 @@ import pytest
 from mmrl.core.keys import GroupKey
 from mmrl.core.plugins import build
 from mmrl.plans.flow import Plan
+from tests.parameters import in_one_test
 
 KEY = GroupKey(seed=0, iteration=0, prompt_index=0)
 
@@ -44,7 +45,7 @@ def gaussian_error(plan: Plan) -> float:
     return math.sqrt(variance / 0.5) - 1
 
 
-@pytest.mark.parametrize("name", ["ode", "cps", "ddim", "precise"])
+@in_one_test("name", ["ode", "cps", "ddim", "precise"])
 def test_bridges_keep_the_marginal_of_point_mass_data_exactly(name: str, grid_policy: Any) -> None:
     assert point_mass_ratios(sample_plan(grid_policy(), name, 10)) == pytest.approx([1.0] * 9, abs=1e-12)
 
@@ -83,7 +84,7 @@ def test_the_error_on_gaussian_data_falls_with_the_number_of_steps(
     assert errors == pytest.approx(expected, abs=5.1e-5)
 
 
-@pytest.mark.parametrize("name", ["ode", "ddim", "precise", "dance_sde"])
+@in_one_test("name", ["ode", "ddim", "precise", "dance_sde"])
 def test_consistent_samplers_converge_with_order_one(name: str, grid_policy: Any) -> None:
     coarse, fine = (gaussian_error(sample_plan(grid_policy(1.0), name, n)) for n in (320, 640))
     assert math.log2(coarse / fine) == pytest.approx(1, abs=0.02)

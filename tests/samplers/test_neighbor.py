@@ -8,6 +8,7 @@ import pytest
 from mmrl.core.keys import GroupKey
 from mmrl.core.plugins import build
 from mmrl.plans.flow import Plan
+from tests.parameters import in_one_test
 
 KEY = GroupKey(3, 5, 7)
 
@@ -78,7 +79,7 @@ def test_a_smaller_group_has_all_its_members_for_anchors(grid_policy: Any) -> No
     assert near is not None and near.anchors == (0, 1, 2)
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("settings", "message"),
     [
         ({"spread": 1.5}, "spread must be at least 0 and at most 1, got 1.5"),

@@ -5,6 +5,7 @@ import pytest
 from mmrl.core.contracts import ConfigError
 from mmrl.core.keys import GroupKey
 from mmrl.core.plugins import build
+from tests.parameters import in_one_test
 
 
 def test_ode_decides_nothing_and_starts_every_sample_from_its_own_noise(grid_policy: Any) -> None:
@@ -18,7 +19,7 @@ def test_ode_can_take_a_single_step(grid_policy: Any) -> None:
     assert (step.transition.state, step.transition.velocity, step.transition.std) == (1.0, -1.0, 0.0)
 
 
-@pytest.mark.parametrize(("solver", "calls"), [("euler", 24), ("dpmpp_2m", 24), ("unipc", 24), ("heun", 42)])
+@in_one_test(("solver", "calls"), [("euler", 24), ("dpmpp_2m", 24), ("unipc", 24), ("heun", 42)])
 def test_a_solver_runs_on_the_same_grid(solver: str, calls: int, grid_policy: Any) -> None:
     plan = build("samplers", {"name": "ode", "num_steps": 4, "solver": solver}).plan(
         grid_policy(), GroupKey(0, 0, 0), 6

@@ -17,11 +17,12 @@ from mmrl.prompts.stream import load_prompts
 from mmrl.samplers.ode import ODE
 from mmrl.samplers.partial_chain import PartialChain
 from tests.linear_flow import LinearFlow
+from tests.parameters import in_one_test
 
 KEY = GroupKey(3, 1, 4)
 
 
-@pytest.mark.parametrize(("strength", "num_steps"), [(0.6, 12), (0.05, 1), (0.01, 1), (1.0, 20), (0.29, 5)])
+@in_one_test(("strength", "num_steps"), [(0.6, 12), (0.05, 1), (0.01, 1), (1.0, 20), (0.29, 5)])
 def test_a_share_of_the_steps_is_made_to_the_end(strength: float, num_steps: int) -> None:
     whole = ODE(num_steps=20, sigmas="uniform").plan(LinearFlow(), KEY, 4)
     plan = PartialChain(num_steps=20, sigmas="uniform", strength=strength).plan(LinearFlow(), KEY, 4)

@@ -8,6 +8,7 @@ from mmrl.core.contracts import ConfigError
 from mmrl.core.keys import GroupKey
 from mmrl.core.plugins import build
 from mmrl.plans.answers import SegmentTree
+from tests.parameters import in_one_test
 
 
 def plan(group_size: int, **settings: Any) -> SegmentTree:
@@ -28,7 +29,7 @@ def test_a_larger_group_is_more_trees_under_the_prompt_and_a_smaller_one_has_few
         plan(6)
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("settings", "message"),
     [
         ({"segment_tokens": 0}, "segment_tokens must be at least 1 and at most 1,000,000, got 0"),

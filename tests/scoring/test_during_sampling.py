@@ -5,11 +5,12 @@ import pytest
 from mmrl.assembly.build import build
 from mmrl.core.config import load_config
 from mmrl.core.contracts import ConfigError
+from tests.parameters import in_one_test
 
 BLIND = "{name: best_of_n, reward: {name: exact_answer}, proposal: {name: ode, num_steps: 4}}"
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("name", "override", "message"),
     [
         ("lab/fk_steering", "loss={name: grpo}", "learns from random steps, sampler 'fk_steering' makes none"),

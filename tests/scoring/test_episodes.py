@@ -21,6 +21,7 @@ from mmrl.scoring.scorer import RewardTerm, Scorer
 from mmrl.system.errors import Failure, raised
 from mmrl.training.processes import Processes
 from mmrl.training.update import Updater, select_groups
+from tests.parameters import in_one_test
 from tests.toys import ToyTokens, toy_rollout
 from tests.training.test_held_out import evaluator
 
@@ -59,7 +60,7 @@ def test_single_samples_and_no_samples_stay_as_they_were() -> None:
         assert too_many_failed(made, 0.5) is None
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("episode", "valid", "granularities", "allowed", "message"),
     [
         (

@@ -13,6 +13,7 @@ from mmrl.core.contracts import ConfigError, RewardBatch, RunError
 from mmrl.core.data import Outputs
 from mmrl.scoring.scorer import Judgement
 from mmrl.system.errors import Interruption
+from tests.parameters import in_one_test
 from tests.scripted_reward import Judge, ScriptedReward, number, refuse, rollout, scorer
 
 
@@ -87,7 +88,7 @@ def test_the_share_is_that_of_all_chunks_together() -> None:
         whole.check(chunks[0].scores)
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("answer", "got"),
     [
         (lambda batch: number(batch)[:, None], r"got torch\.float32 \[4, 1\]"),
@@ -113,7 +114,7 @@ def test_a_reward_that_changes_what_it_judges_is_an_error() -> None:
         scorer(spoil, number).score(rollout(), 0)
 
 
-@pytest.mark.parametrize("error", [GeneratorExit, SystemExit, CancelledError, BaseException])
+@in_one_test("error", [GeneratorExit, SystemExit, CancelledError, BaseException])
 def test_whatever_else_a_reward_raises_is_a_failure_to_judge(error: type[BaseException]) -> None:
     def judge(batch: RewardBatch) -> Tensor:
         if 1 in number(batch):
@@ -152,7 +153,7 @@ def test_a_long_text_of_a_user_is_not_printed_whole() -> None:
     assert "[... 1 letters ...]" in str(ConfigError("a" * 2001))
 
 
-@pytest.mark.parametrize("error", [KeyboardInterrupt, Interruption, ConfigError, RunError])
+@in_one_test("error", [KeyboardInterrupt, Interruption, ConfigError, RunError])
 def test_what_is_not_a_failure_to_judge_passes_unchanged(error: type[BaseException]) -> None:
     def judge(batch: RewardBatch) -> Tensor:
         raise error("stop")

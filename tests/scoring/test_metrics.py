@@ -12,6 +12,7 @@ from mmrl.core.data import Scores
 from mmrl.mixes.advantage_weighted import AdvantageWeighted
 from mmrl.mixes.gdpo import Gdpo
 from mmrl.scoring.metrics import advantages_of, constant_groups, degenerate_groups, score_metrics
+from tests.parameters import in_one_test
 
 
 def some_scores() -> Scores:
@@ -53,7 +54,7 @@ def test_metrics_of_nothing_have_no_means() -> None:
     }
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("values", "valid", "min_spread", "expected"),
     [
         ([0.1, 0.1, 0.1], [True, True, True], 0.0, True),

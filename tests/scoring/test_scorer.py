@@ -16,6 +16,7 @@ from mmrl.core.data import Outputs
 from mmrl.core.declarations import RewardDeclaration
 from mmrl.core.schedules import Schedule
 from mmrl.scoring.scorer import Judgement, RewardTerm, Scorer, ScoringQueue
+from tests.parameters import in_one_test
 from tests.scripted_reward import ScriptedReward, number, refuse, rollout, scorer, term
 
 
@@ -181,7 +182,7 @@ def test_a_graph_refuses_what_has_no_gradient() -> None:
         scorer(number, weights=(0.0,)).score_in_graph(rollout(), outputs, rows, 0)
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("terms", "share", "message"),
     [
         ((), 0.1, "at least one reward"),
@@ -214,7 +215,7 @@ def test_a_score_outside_of_the_stated_range_is_said_once_and_stays(caplog: pyte
     assert said == ["reward 'loud' scored 3, outside of the range 0 to 1 that it states"]
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("settings", "label"),
     [
         ({"name": "shapes"}, "shapes"),

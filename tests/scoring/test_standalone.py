@@ -13,6 +13,7 @@ from mmrl.core.contracts import ConfigError
 from mmrl.core.data import Outputs, Prompt
 from mmrl.media.pictures import StoredPicture
 from mmrl.scoring.standalone import answered, judge, scorer_of
+from tests.parameters import in_one_test
 
 
 @pytest.fixture
@@ -80,7 +81,7 @@ def test_what_cannot_be_judged_is_nan_and_said(caplog: pytest.LogCaptureFixture)
     assert "1 of 2 outputs could not be judged: jpeg_size: ValueError" in caplog.text
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("reward", "given", "message"),
     [
         ("exact_answr", {"texts": ["a"]}, "did you mean 'exact_answer'"),

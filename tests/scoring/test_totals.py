@@ -10,6 +10,7 @@ from torch import Tensor
 from mmrl.core.contracts import ConfigError, RewardBatch, RunError
 from mmrl.core.plugins import build
 from mmrl.scoring.scorer import RewardTerm, Scorer
+from tests.parameters import in_one_test
 from tests.scripted_reward import ScriptedReward, rollout
 
 
@@ -18,7 +19,7 @@ def scorer(*values: float, weight: float = 1.0, share: float = 1.0) -> Scorer:
     return Scorer((RewardTerm("a", reward, weight),), share)
 
 
-@pytest.mark.parametrize("weight", [1e39, 1e19, -1e30, float("inf")])
+@in_one_test("weight", [1e39, 1e19, -1e30, float("inf")])
 def test_a_weight_beyond_float32_is_refused(weight: float) -> None:
     with pytest.raises(ConfigError, match=r"must be a finite number of at most 1e\+18"):
         scorer(0.0, weight=weight)

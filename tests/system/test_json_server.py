@@ -11,6 +11,7 @@ import pytest
 from mmrl.core.contracts import ConfigError, RunError
 from mmrl.modalities.tokens.vllm.engine import Vllm
 from mmrl.system.json_server import JsonServer
+from tests.parameters import in_one_test
 from tests.recorded_server import Exchange, replaying
 
 
@@ -94,9 +95,7 @@ def test_a_text_is_a_text_and_json_is_read() -> None:
         assert server.get("/x") == "not json" and server.post("/y", {"a": 1}) == {"b": [2]}
 
 
-@pytest.mark.parametrize(
-    "url", ["localhost:8000", "https://here", "http://", "http://a:b", "http://me@here", "http://a?b=c"]
-)
+@in_one_test("url", ["localhost:8000", "https://here", "http://", "http://a:b", "http://me@here", "http://a?b=c"])
 def test_an_address_of_another_form_is_refused(url: str) -> None:
     with pytest.raises(ValueError, match="url must look like http://host:port"):
         Vllm(name="vllm", url=url)

@@ -21,6 +21,7 @@ from mmrl.commands import sample
 from mmrl.core.contracts import ConfigError
 from mmrl.system.progress_bars import Screen
 from mmrl.system.terminal import PlainStream, check_arguments, guard_streams, printable
+from tests.parameters import in_one_test
 from tests.tiny_cli import CommandLine, Ended, command_line
 
 TITLE, CLEAR, RESET, CSI, ASK = "\x1b]0;owned\x07", "\x1b[2J", "\x1bc", "\x9b2J", "\x1b[6n"
@@ -72,7 +73,7 @@ def steering(text: str) -> set[str]:
     }
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("text", "shown"),
     [
         ("two\nlines\tand Größe 日本 🙂 שלום", "two\nlines\tand Größe 日本 🙂 שלום"),

@@ -10,6 +10,7 @@ from mmrl.core.config import check_config, load_config
 from mmrl.system.errors import ConfigError
 from mmrl.system.yaml_text import MAX_VALUES, parse_yaml
 from tests.core.test_config import SMALLEST
+from tests.parameters import in_one_test
 from tests.tiny_cli import CommandLine, command_line
 
 BOMB = "a: &a [x, x, x, x, x, x, x, x, x]\n" + "".join(
@@ -49,9 +50,7 @@ def test_a_bomb_of_mappings_is_refused_before_it_is_built() -> None:
         parse_yaml(text, "my.yaml")
 
 
-@pytest.mark.parametrize(
-    "text", ["", "null", "a: 1", "[1, 2.5, text, null, true]", "a: {b: [{c: 1e-4}]}", "2020-01-01"]
-)
+@in_one_test("text", ["", "null", "a: 1", "[1, 2.5, text, null, true]", "a: {b: [{c: 1e-4}]}", "2020-01-01"])
 def test_all_else_is_read_as_the_library_reads_it(text: str) -> None:
     assert parse_yaml(text, "my.yaml") == yaml.safe_load(text)
 

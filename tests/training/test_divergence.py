@@ -12,10 +12,11 @@ from mmrl.core.contracts import DivergedError, RunError
 from mmrl.training import checkpoint
 from mmrl.training.divergence import both_fell, check_weights, norm_metrics, stuck_for
 from mmrl.training.processes import Processes
+from tests.parameters import in_one_test
 from tests.toy_runs import toy
 
 
-@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, 1e30])
+@in_one_test("value", [math.nan, math.inf, -math.inf, 1e30])
 def test_weights_that_no_network_can_use_are_refused(value: float) -> None:
     with pytest.raises(DivergedError, match="the norm of the trained weights is"):
         check_weights([torch.ones(3), torch.tensor([1.0, value])])

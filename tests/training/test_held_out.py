@@ -23,6 +23,7 @@ from mmrl.scoring.metrics import score_metrics
 from mmrl.scoring.scorer import RewardTerm, Scorer
 from mmrl.training.held_out import Evaluator, SavedSample, _result, save_samples, saved_sample
 from mmrl.training.processes import Processes
+from tests.parameters import in_one_test
 from tests.toy_worlds import Corridor, clicker
 from tests.toys import ToyTokens
 
@@ -117,7 +118,7 @@ def test_a_theme_that_could_not_be_judged_has_no_score() -> None:
     assert len([name for name in metrics if name.startswith("held_out/score/")]) == len(PROMPTS) - len(unjudged)
 
 
-@pytest.mark.parametrize("chunk", [1, 3, 5, 100])
+@in_one_test("chunk", [1, 3, 5, 100])
 def test_chunks_change_nothing(chunk: int) -> None:
     assert evaluator(chunk=chunk)() == evaluator()()
 

@@ -22,6 +22,7 @@ from mmrl.training.minibatches import minibatches
 from mmrl.training.processes import Processes
 from mmrl.training.rollouts import Collected
 from mmrl.training.trainer import Trainer
+from tests.parameters import in_one_test
 from tests.toys import ToyTokens, toy_rollout
 
 
@@ -29,7 +30,7 @@ def parts_of(kept: list[int], iteration: int = 0, **updates: int) -> list[list[i
     return minibatches(kept, UpdateSettings(**updates), 0, iteration)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("num_groups", [4, 5, 6, 7, 9, 48])
+@in_one_test("num_groups", [4, 5, 6, 7, 9, 48])
 def test_an_epoch_has_as_many_parts_as_asked_for_whose_sizes_differ_by_one_at_most(num_groups: int) -> None:
     """5 groups in 4 parts are 2, 1, 1, 1; filters leave any number of groups."""
     kept = [10 * n for n in range(num_groups)]

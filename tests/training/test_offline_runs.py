@@ -24,6 +24,7 @@ from mmrl.prompts.stream import load_prompts
 from mmrl.samplers.given import Given
 from mmrl.samplers.given_and_drawn import GivenAndDrawn
 from mmrl.samplers.ode import ODE
+from tests.parameters import in_one_test
 
 LAB = {"name": "sd3", "model": "lab:shapes", "height": 32, "width": 32, "max_sequence_length": 1}
 KEYS = [GroupKey(1, 2, draw) for draw in (4, 9)]
@@ -87,7 +88,7 @@ class _Grid:
         return [1 - step / num_steps for step in range(num_steps + 1)]
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("asked", "draws", "message"),
     [
         (prompt((1.0,)), "latents", "brings 1 outputs with 1 scores, but the sampler takes 2"),
@@ -160,7 +161,7 @@ SAMPLED = {
 ANSWERS = {"name": "gui", "model": "lab:screens", "dialect": "plain", "instructions": "none"}
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("changes", "message"),
     [
         ({"prompts": {"train": "lab:shapes/train"}}, "reward 'given_score' needs 'given_scores'|brings 0 outputs"),

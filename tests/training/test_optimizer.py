@@ -12,6 +12,7 @@ from mmrl.core.config import OptimizerSettings
 from mmrl.core.weights import Weights
 from mmrl.system.errors import ConfigError
 from mmrl.training.optimizer import learning_rate, optimizer_of
+from tests.parameters import in_one_test
 
 
 def weights(**rate_scale: float) -> Weights:
@@ -44,7 +45,7 @@ def rates(total: int, **settings: Any) -> list[float]:
     return [learning_rate(OptimizerSettings(learning_rate=8.0, **settings), n, total) for n in range(total)]
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     "settings, expected",
     [
         ({}, [8, 8, 8, 8]),

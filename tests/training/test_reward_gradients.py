@@ -19,6 +19,7 @@ from mmrl.losses.nft import Nft
 from mmrl.plans.flow import Fork, Plan, Step, Transition
 from mmrl.rewards.images.soft_shapes import SoftShapes
 from mmrl.training.reward_gradients import requires_gradients
+from tests.parameters import in_one_test
 
 LAB: dict[str, Any] = {
     "iterations": 2,
@@ -53,7 +54,7 @@ def test_the_losses_say_whether_they_read_gradients() -> None:
     assert not requires_gradients(Grpo()) and not requires_gradients(Nft())
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("changes", "said"),
     [
         ({"rewards": [{"name": "shapes"}]}, "reward 'shapes' is not differentiable; give it weight 0 to log it"),

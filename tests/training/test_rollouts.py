@@ -12,6 +12,7 @@ from mmrl.core.config import GroupSettings
 from mmrl.core.contracts import ConfigError, RewardBatch
 from mmrl.core.data import Rollout
 from mmrl.training.rollouts import Collected
+from tests.parameters import in_one_test
 from tests.toy_runs import GROUP_SIZE, CountZeros, collector, stream
 
 MIXED = ("bright 1", "dull 1", "bright 2", "dull 2", "bright 3", "dull 3", "bright 4", "bright 5", "bright 6")
@@ -114,7 +115,7 @@ def refilled(wanted: int, max_refills: int) -> tuple[list[int], int]:
     return kept, count
 
 
-@pytest.mark.parametrize("max_refills", [0, 1, 2, 5])
+@in_one_test("max_refills", [0, 1, 2, 5])
 def test_dull_groups_are_replaced_until_there_are_enough_or_the_rounds_are_used_up(max_refills: int) -> None:
     groups = GroupSettings(degenerate="refill", max_refills=max_refills)
     prompts = stream(*MIXED)

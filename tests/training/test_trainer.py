@@ -13,6 +13,7 @@ from mmrl.core.contracts import LossBatch
 from mmrl.training import checkpoint
 from mmrl.training.minibatches import minibatches
 from mmrl.training.update import select_groups
+from tests.parameters import in_one_test
 from tests.toy_runs import CountZeros, toy, trained
 
 
@@ -23,7 +24,7 @@ def some_batch() -> LossBatch:
     return LossBatch(torch.arange(6.0)[:, None], weight, group, torch.arange(6.0))
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     "draws, rows, weight",
     [
         ([4], [0, 1], [1, 1, 0, 0, 0, 0]),

@@ -25,6 +25,7 @@ from tests.losses.denoisings import (
     noise_matching,
     rollout,
 )
+from tests.parameters import in_one_test
 
 STEP = GroupKey(7, 3, 0)
 GRID = (1.0, 0.9, 0.75, 0.6, 0.4, 0.2)
@@ -114,7 +115,7 @@ def test_samples_of_one_draw_have_noise_of_their_own_however_many_prompts_name_i
     assert len(set(one.noise_seed)) == 3  # type: ignore[attr-defined]
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("settings", "message"),
     [
         ({"draws": 0}, "draws must be at least 1 and at most 10,000, got 0"),

@@ -14,6 +14,7 @@ from mmrl.losses.dpo import Dpo
 from mmrl.losses.gvpo import Gvpo
 from mmrl.losses.rebel import Rebel
 from tests.losses.path_batches import batch_of, column, normal, step_gradient, step_loss
+from tests.parameters import in_one_test
 from tests.toys import toy_rollout
 from tests.training.test_update import gradient, moved
 
@@ -83,7 +84,7 @@ def test_samples_that_take_no_part_are_in_no_pair(loss: Any) -> None:
     assert_close(got, step_loss(loss, (column([0.3, 0.1, -0.4]),), batch_of([1.0, 0.2, -1.0])))
 
 
-@pytest.mark.parametrize("name", NAMES)
+@in_one_test("name", NAMES)
 def test_a_group_without_a_pair_counts_nothing(name: str) -> None:
     """Groups of one, and for preferences groups of equal rewards."""
     loss = build("losses", {"name": name})
@@ -125,7 +126,7 @@ def test_micro_batches_give_the_gradient_and_metrics_of_the_whole(name: str, old
         assert seen == pytest.approx(seen_in_parts, rel=1e-4, abs=1e-5)
 
 
-@pytest.mark.parametrize("name", NAMES)
+@in_one_test("name", NAMES)
 def test_the_penalty_is_the_mean_kl_of_the_samples(name: str) -> None:
     """Added to the loss at its weight, whatever the terms are."""
     plain, penalised = (build("losses", {"name": name, "kl_coef": coefficient, "kl": "k3"}) for coefficient in (0, 0.5))
@@ -139,7 +140,7 @@ def test_the_penalty_is_the_mean_kl_of_the_samples(name: str) -> None:
     )
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("settings", "message"),
     [
         ({"path": "max"}, "path must be one of sum, mean, got 'max'"),

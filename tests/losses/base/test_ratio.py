@@ -20,6 +20,7 @@ from mmrl.losses.gspo import Gspo
 from mmrl.losses.reinforce import Reinforce
 from mmrl.losses.sapo import Sapo
 from mmrl.losses.topr import Topr
+from tests.parameters import in_one_test
 from tests.ratios import ADVANTAGES, INSIDE, LENGTHS, gradient, log_ratios, normal, ragged, value
 
 FAMILY = (Grpo, Gspo, Cispo, Sapo, Gmpo, Topr)
@@ -49,7 +50,7 @@ def test_at_ratio_one_a_mask_has_it_too_and_so_has_what_knows_no_ratio() -> None
         assert_close(gradient(loss, nothing, ragged()), _policy_gradient("decision"))
 
 
-@pytest.mark.parametrize("kind", FAMILY)
+@in_one_test("kind", FAMILY)
 def test_the_ratio_is_new_to_old_and_only_the_trained_weights_get_a_gradient(kind: type[RatioLoss]) -> None:
     new, old = normal(0, 4, 3).requires_grad_(), normal(1, 4, 3).requires_grad_()
     loss = kind()

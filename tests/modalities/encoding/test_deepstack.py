@@ -9,6 +9,7 @@ from transformers.models.qwen3_vl.modeling_qwen3_vl import Qwen3VLTextModel
 
 from mmrl.modalities.encoding.deepstack import METHOD, add_features, use_places
 from tests import vision_twins
+from tests.parameters import in_one_test
 
 OWN: Any = getattr(Qwen3VLTextModel, METHOD)
 MASKS = {
@@ -32,7 +33,7 @@ def by(function: Any, mask: Tensor) -> tuple[Tensor, ...]:
     return total.detach(), hidden.grad, none if features.grad is None else features.grad
 
 
-@pytest.mark.parametrize("name", MASKS)
+@in_one_test("name", MASKS)
 def test_sum_and_gradients_are_those_of_transformers(name: str) -> None:
     mask = MASKS[name]
     for ours, theirs in zip(by(add_features, mask), by(lambda *given: OWN(None, *given), mask), strict=True):

@@ -12,10 +12,11 @@ from mmrl.modalities.encoding.families import FAMILIES, family_of, family_of_nam
 from mmrl.modalities.loading.lora import Lora
 from mmrl.modalities.tiny.vision_language import BUILDERS, write_tiny
 from mmrl.modalities.vision_language import VisionLanguage
+from tests.parameters import in_one_test
 from tests.vision_twins import picture
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("names", "family"),
     [
         (("Qwen/Qwen2.5-VL-3B-Instruct", "ByteDance-Seed/UI-TARS-1.5-7B"), "qwen2_5_vl"),
@@ -63,7 +64,7 @@ def test_a_twin_is_written_alike_for_a_seed_and_leaves_the_global_generator(fami
         assert (tmp_path / "one" / file).read_bytes() == (tmp_path / "same" / file).read_bytes()
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("name", "layer", "is_unread"),
     [
         ("model.vision_tower.encoder.layers.3.mlp.fc1.weight", -1, False),

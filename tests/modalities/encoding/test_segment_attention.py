@@ -21,6 +21,7 @@ from mmrl.modalities.encoding.segment_attention import (
     use_segments,
 )
 from mmrl.modalities.encoding.tower import sized
+from tests.parameters import in_one_test
 
 SMALL = {"depth": 2, "hidden_size": 32, "num_heads": 2, "intermediate_size": 32, "out_hidden_size": 16}
 TOWERS: dict[str, tuple[str, str, dict[str, Any]]] = {
@@ -129,7 +130,7 @@ def random_lengths(seed: int) -> list[int]:
     return [pick.choice([1, 3, 4, 16, 50]) for _ in range(pick.randint(1, 20))]
 
 
-@pytest.mark.parametrize("seed", range(5))
+@in_one_test("seed", range(5))
 def test_groups_hold_each_segment_once_with_little_padding(seed: int) -> None:
     lengths = random_lengths(seed)
     groups = list(alike(lengths))
@@ -151,7 +152,7 @@ def segment_by_segment(lengths: list[int], query: Tensor, key: Tensor, value: Te
     return torch.cat(parts)[None]
 
 
-@pytest.mark.parametrize("seed", range(5))
+@in_one_test("seed", range(5))
 def test_attention_by_groups_is_the_formula_on_each_segment(seed: int) -> None:
     lengths = random_lengths(seed)
     generator = torch.Generator().manual_seed(seed)

@@ -9,6 +9,7 @@ from mmrl.core.contracts import ConfigError
 from mmrl.core.data import Prompt
 from mmrl.modalities.flow.sizes import Size, size_of, sizes_in, small_sizes
 from mmrl.modalities.sd3 import StableDiffusion3
+from tests.parameters import in_one_test
 
 SIZES = sizes_in("sizes", [[1024, 1024], [832, 1216], [1216, 832], [512, 512]])
 CLIPS = sizes_in("sizes", [[832, 480, 81], [480, 832, 81], [832, 480, 33]])
@@ -22,7 +23,7 @@ class Picture:
         return Image.new("RGB", self.size)
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("row", "picture", "size"),
     [
         ({}, None, (1024, 1024)),
@@ -53,14 +54,14 @@ def test_a_row_may_ask_for_a_number_of_frames(row: Any, size: tuple[int, int, in
     assert size_of(Prompt("a cat", target=row), CLIPS) == Size(*size)
 
 
-@pytest.mark.parametrize("value", ["wide", 0, 10.5, True])
+@in_one_test("value", ["wide", 0, 10.5, True])
 def test_a_size_in_a_row_that_is_no_size_is_named(value: Any) -> None:
     prompt = Prompt("a cat", target={"width": value, "height": 512}, source="train.jsonl:7")
     with pytest.raises(ConfigError, match=r"train.jsonl:7: width must be a whole number above 0, got "):
         size_of(prompt, SIZES)
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("sizes", "words"),
     [
         ([[512]], "lists of width and height"),

@@ -20,7 +20,7 @@ from mmrl.samplers.fk_steering import FKSteering
 from mmrl.samplers.guided import Guided
 from mmrl.samplers.svdd import SVDD
 from tests.linear_flow import LinearFlow, Smooth, random_flow, smooth
-from tests.parameters import slow_but
+from tests.parameters import in_one_test, slow_but
 
 KEYS = [GroupKey(5, 0, draw) for draw in range(3)]
 TEXTS = ("0.3", "-0.7", "1.5")
@@ -61,7 +61,7 @@ def test_calls_are_as_planned_and_groups_do_not_know_of_each_other(name: str) ->
         torch.testing.assert_close(images_of(roll(policy, sampler, [row])), images_of(together)[3 * row : 3 * row + 3])
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     "sampler",
     [
         *(FKSteering(Smooth(), PROPOSAL, 1), SVDD(Smooth(), PROPOSAL, 1), BestOfN(Smooth(), PROPOSAL, 1)),
@@ -262,7 +262,7 @@ def test_what_cannot_be_steered_is_refused() -> None:
         FKSteering(Smooth(), PROPOSAL, resample_at=(1, 3)).plan(random_flow(), KEYS[0], 4)
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("cls", "settings", "message"),
     [
         (FKSteering, {"particles": 0}, "particles must be at least 1 and at most 1,000,000, got 0"),

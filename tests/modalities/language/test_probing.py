@@ -22,6 +22,7 @@ from mmrl.modalities.tokens.one_at_a_time import hidden_one_at_a_time
 from mmrl.modalities.tokens.prefix_packing import runs_of
 from mmrl.parsing.coordinates import Canvas
 from tests import vision_twins
+from tests.parameters import in_one_test
 
 
 def test_the_axis_is_the_one_along_which_two_make_both() -> None:
@@ -38,7 +39,7 @@ def test_runs_are_numbered_in_order() -> None:
     assert runs_of(torch.tensor([[0, 0, 1, 1, 0], [1, 2, 2, 2, 2]])).tolist() == [[0, 0, 1, 1, 2], [0, 1, 1, 1, 1]]
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("rule", "pairs"),
     [
         (lambda query, key, kinds, run: key <= query, set()),

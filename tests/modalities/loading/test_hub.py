@@ -11,6 +11,7 @@ from torch import nn
 
 from mmrl.core.contracts import ConfigError
 from mmrl.modalities.loading.hub import cast_weights, moved, source_of
+from tests.parameters import in_one_test
 
 ConnectError: Any = HfHubHTTPError.__bases__[0]
 
@@ -44,7 +45,7 @@ def test_a_folder_and_a_model_in_the_cache_are_not_asked_for(
     assert requests == []
 
 
-@pytest.mark.parametrize("model", ["/nowhere", "./nowhere", "~/nowhere", "nowhere", "a/b/c"])
+@in_one_test("model", ["/nowhere", "./nowhere", "~/nowhere", "nowhere", "a/b/c"])
 def test_what_can_be_no_hub_name_is_not_asked_for(requests: list[str], model: str) -> None:
     with pytest.raises(ConfigError, match="there is no folder"):
         source_of(model, "modality.model", "transformers", "config.json")

@@ -29,7 +29,7 @@ from mmrl.training.processes import Processes
 from mmrl.training.sharding import shard
 from tests import vision_twins
 from tests.modalities.test_vision_language_sharing import TOLERANCE, assert_equal, evaluated, plain, ragged, shared
-from tests.parameters import slow_but
+from tests.parameters import in_one_test, slow_but
 from tests.process_runs import in_processes
 
 CALLS = torch.arange(9)
@@ -271,7 +271,7 @@ def stub(device: str, supports: bool = True) -> Any:
     return SimpleNamespace(device=torch.device(device), config=config, _supports_attention_backend=supports)
 
 
-@pytest.mark.parametrize(("device", "used"), [("cuda:1", True), ("xpu", True), ("cpu", False), ("mps", False)])
+@in_one_test(("device", "used"), [("cuda:1", True), ("xpu", True), ("cpu", False), ("mps", False)])
 def test_the_device_of_the_weights_decides(device: str, used: bool) -> None:
     model = stub(device)
     assert use_flex(model, "odd") is used

@@ -11,6 +11,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from mmrl.modalities.tokens.log_probs import OutputHead, token_log_probs
 from mmrl.modalities.tokens.sampling import SamplingDistribution, Support, sample_tokens, sampling_log_probs
+from tests.parameters import in_one_test
 
 ROWS, WIDTH, VOCABULARY = 13, 6, 17
 HEADS: list[dict[str, Any]] = [{}, {"bias": True, "scale": 0.3}, {"bias": True, "softcap": 2.0, "scale": 1.7}]
@@ -201,7 +202,7 @@ def test_edge_cases_have_the_values_of_the_limit() -> None:
     assert torch.autograd.grad(log_prob.sum(), head.weight)[0].eq(0).all()
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("distribution", "tokens", "support", "message"),
     [
         (SamplingDistribution(1.0, banned=(3, 5)), [0, 5], None, "token 5 of row 1 cannot be sampled: it is banned"),

@@ -58,7 +58,7 @@ def warped(logits: Tensor, distribution: SamplingDistribution) -> Tensor:
     return log_probs
 
 
-@pytest.mark.parametrize("distribution", DISTRIBUTIONS)
+@in_one_test("distribution", DISTRIBUTIONS)
 def test_shaping_is_that_of_transformers(distribution: SamplingDistribution) -> None:
     logits = some_logits()
     log_probs = sampling_log_probs(logits, distribution)
@@ -68,7 +68,7 @@ def test_shaping_is_that_of_transformers(distribution: SamplingDistribution) -> 
     torch.testing.assert_close(logits, some_logits())  # left as it was
 
 
-@pytest.mark.parametrize("distribution", DISTRIBUTIONS)
+@in_one_test("distribution", DISTRIBUTIONS)
 def test_a_row_does_not_depend_on_its_neighbours(distribution: SamplingDistribution) -> None:
     logits = some_logits()
     alone = torch.cat([sampling_log_probs(row[None], distribution) for row in logits])
@@ -86,7 +86,7 @@ def test_of_equally_likely_tokens_the_lower_id_is_kept() -> None:
     assert possible(sampling_log_probs(two_best, SamplingDistribution(1.0, min_p=1.0))) == [[1, 3]]
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("distribution", "expected"),
     [
         (SamplingDistribution(1.0, top_p=0.39), [0.0, 1.0, 0.0, 0.0]),
@@ -133,7 +133,7 @@ def test_a_vocabulary_of_one_token_has_nothing_to_choose() -> None:
         assert sample_tokens(log_probs, torch.tensor([0.0, BELOW_ONE], dtype=torch.float64)).tolist() == [0, 0]
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("logits", "banned", "value"),
     [([[1.0, 2.0], [0.0, -math.inf]], (0,), "-inf"), ([[1.0, 2.0]], (0, 1), "-inf")]
     + [([[1.0, value]], (), str(value)) for value in (math.nan, math.inf)],

@@ -10,6 +10,7 @@ from mmrl.core.data import Outputs
 from mmrl.modalities.tiny.vision_language import BUILDERS
 from mmrl.modalities.tokens.token_texts import TokenTexts
 from tests import vision_twins
+from tests.parameters import in_one_test
 
 
 def read_bytes(tokens: list[int]) -> str:
@@ -32,7 +33,7 @@ def test_bytes_that_are_no_character_go_with_what_follows_and_an_unfinished_end_
     assert TokenTexts(read_bytes)(tokens, read_bytes(tokens)) == ("", "", "��a", "b", "", "�")
 
 
-@pytest.mark.parametrize("seed", range(20))
+@in_one_test("seed", range(20))
 def test_joined_they_are_the_text_for_any_bytes(seed: int) -> None:
     source = random.Random(seed)
     characters = [*"é☃😀ab".encode(), 0xFF, 0xC3]

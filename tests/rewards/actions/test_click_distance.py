@@ -13,6 +13,7 @@ from mmrl.core.data import Prompt
 from mmrl.parsing.actions.action import Action
 from mmrl.parsing.coordinates import Canvas, Convention, format_point
 from mmrl.rewards.actions.click_distance import ClickDistance
+from tests.parameters import in_one_test
 from tests.rewards.example import Example, answers
 from tests.rewards.hostile import HOSTILE, REPEATED, TEXTS, check_scores, megabytes, shown
 
@@ -65,7 +66,7 @@ def test_the_farthest_corner_is_the_farthest_point(x: float, y: float, other_x: 
     assert scores.tolist() == pytest.approx([1 - apart / spread], abs=1e-6)
 
 
-@pytest.mark.parametrize("convention", ["original", "resized", "thousand", "unit"])
+@in_one_test("convention", ["original", "resized", "thousand", "unit"])
 def test_the_unit_of_the_answer_does_not_matter(convention: Convention) -> None:
     canvas = Canvas((2000, 1000), (1988, 1008), convention)
     scores = judge([f"({format_point((500, 250), canvas)})"], {"box": [900, 400, 1100, 600]}, canvas)
@@ -115,7 +116,7 @@ def test_without_an_image_nothing_can_be_judged() -> None:
         judge(["(1, 2)"], canvas=None)
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("settings", "message"),
     [
         ({"target": "centre"}, "target must be one of box, point, got 'centre'"),

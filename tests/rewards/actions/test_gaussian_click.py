@@ -17,6 +17,7 @@ from mmrl.core.data import Outputs, Prompt
 from mmrl.parsing.actions.action import Action
 from mmrl.parsing.coordinates import Canvas
 from mmrl.rewards.actions.gaussian_click import GaussianClick, coverage_term, point_term
+from tests.parameters import in_one_test
 from tests.rewards.example import Example, answers
 from tests.rewards.hostile import HOSTILE, REPEATED, TEXTS, check_scores, megabytes, shown
 
@@ -170,7 +171,7 @@ def test_scaling_and_moving_everything_changes_nothing(
     assert float(coverage_term(target, target, 0.5)) == 1
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("settings", "message"),
     [
         ({"alpha": 0}, "alpha must be above 0, got 0"),

@@ -132,7 +132,7 @@ def test_many_clicks_are_not_one_of_them(make_batch: Make) -> None:
         DIALECTS["gui_r1"].parse(f"<answer>[{clicks}]</answer>", SCREEN)
 
 
-@pytest.mark.parametrize(("said", "true"), [("e", "delete"), ("delete", "e"), ("", "delete"), ("del", "delete")])
+@in_one_test(("said", "true"), [("e", "delete"), ("delete", "e"), ("", "delete"), ("del", "delete")])
 def test_a_part_of_a_word_is_another_word(said: str, true: str, make_batch: Make) -> None:
     """GUI-R1 takes one word for another where either holds the other."""
     assert judge(Action("type", text=said), {"action": "type", "input_text": true}, make_batch) == 0
@@ -148,7 +148,7 @@ def test_a_radius_as_a_share_is_the_same_at_every_resolution(make_batch: Make) -
             assert found == score, (scale, x, y)
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("one", "other", "f1"),
     [("a b c", "b c d", 2 / 3), ("a a a", "a", 1), ("", "", 1), ("", "a", 0), ("A b", "a B", 1), ("a b", "c", 0)],
 )
@@ -156,7 +156,7 @@ def test_f1_of_words_by_hand(one: str, other: str, f1: float) -> None:
     assert words_f1(one, other) == words_f1(other, one) == pytest.approx(f1)
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("target", "message"),
     [
         ({"action": "fly"}, "target.action must be the name of an action, got 'fly' for 'do it'"),
@@ -175,7 +175,7 @@ def test_targets_that_cannot_judge(target: dict[str, Any], message: str, make_ba
         GuiAction().check(Prompt("do it", target=target))
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("settings", "message"),
     [
         ({"type_weight": 1.1}, "type_weight must be"),

@@ -13,6 +13,7 @@ from mmrl.core.contracts import RewardBatch
 from mmrl.core.data import Prompt
 from mmrl.parsing.coordinates import Canvas, Convention, format_box
 from mmrl.rewards.actions.gui_g1 import GuiG1, size_term
+from tests.parameters import in_one_test
 from tests.rewards.example import Example, answers
 from tests.rewards.hostile import HOSTILE, REPEATED, TEXTS, check_scores, megabytes, shown
 
@@ -60,7 +61,7 @@ def test_the_size_term_is_a_harmonic_mean(box: list[float], target: list[float])
     assert float(size_term(*made)) == pytest.approx(harmonic_mean(near), abs=1e-9)
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     "text",
     [
         "[60, 40, 20, 20]",  # their code: the centre is right
@@ -80,7 +81,7 @@ def test_sides_that_are_off_by_more_than_the_image_have_no_size() -> None:
     assert judge(["[-400, 20, 500, 40]"], hit_weight=0, iou_weight=0) == [0]
 
 
-@pytest.mark.parametrize("convention", ["original", "resized", "thousand", "unit"])
+@in_one_test("convention", ["original", "resized", "thousand", "unit"])
 def test_the_truth_in_any_unit_scores_the_most(convention: Convention) -> None:
     canvas = Canvas((2000, 1000), (1988, 1008), convention)
     assert judge([f"[{format_box((500, 250, 1500, 750), canvas)}]"], [500, 250, 1500, 750], canvas) == pytest.approx(

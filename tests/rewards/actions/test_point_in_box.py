@@ -41,7 +41,7 @@ def judge(texts: list[str], make_batch: Make, canvas: Canvas | None = None, **se
     return PointInBox(**settings).score(batch).tolist()
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("text", "score"),
     [
         ("(120, 210)", 1),

@@ -20,6 +20,7 @@ from mmrl.core.data import Prompt
 from mmrl.parsing.coordinates import Canvas
 from mmrl.rewards.base.detection_scores import average_precision
 from mmrl.rewards.boxes.detection import Detection
+from tests.parameters import in_one_test
 from tests.rewards.example import answers
 from tests.rewards.hostile import HOSTILE, REPEATED, TEXTS, check_scores, megabytes, shown
 
@@ -52,7 +53,7 @@ def covering(share: float) -> list[float]:
     return [0, 0, 10, 10 * share]
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("said", "recall", "precision", "strict_recall", "strict_precision"),
     [
         ([FIRST, SECOND], 1, 1, 1, 1),
@@ -271,7 +272,7 @@ def test_any_text_has_a_score(kind: Any, texts: list[str]) -> None:
     check_scores(Detection(kind=kind), answers(texts, {"boxes": [FIRST]}, canvases=(CANVAS,) * len(texts)))
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@in_one_test("kind", KINDS)
 def test_hostile_texts_have_a_score(kind: Any) -> None:
     check_scores(Detection(kind=kind), answers(HOSTILE, {"boxes": [FIRST]}, canvases=(CANVAS,) * len(HOSTILE)))
 

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from mmrl.core.data import Prompt
 from mmrl.parsing.coordinates import Box
 from mmrl.rewards.base.scenes import DetectedObject, Scene, graded_parts, is_correct, read_scene, relations, same_name
+from tests.parameters import in_one_test
 
 LEFT, RIGHT, TOP, BOTTOM = (0, 40, 20, 60), (80, 40, 100, 60), (40, 0, 60, 20), (40, 80, 60, 100)
 
@@ -34,7 +35,7 @@ def grade(objects: Any, wanted: Scene, **colors: list[str]) -> list[float]:
     return graded_parts(objects, wanted, palette(**colors), 0.1)
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("box", "other", "expected"),
     [
         (LEFT, RIGHT, {"left of"}),
@@ -83,7 +84,7 @@ def test_places_turn_around_with_the_objects(box: Box, other: Box) -> None:
     assert {opposite[one] for one in relations(box, other, 0.1)} == relations(other, box, 0.1)
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("num_found", "graded", "correct"),
     [(0, 0.0, False), (1, 1 / 3, False), (3, 1.0, True), (4, 2 / 3, True), (7, 0.0, True)],
 )
@@ -161,7 +162,7 @@ def test_classes_are_the_same_however_they_are_written() -> None:
     assert grade({"diningtable": at(LEFT)}, scene({"class": "dining table", "count": 1})) == [1.0]
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("target", "is_counting"),
     [
         ({"include": [{"class": "dog", "count": 1}]}, False),
@@ -186,7 +187,7 @@ def test_a_scene_whose_entries_were_columns_is_read() -> None:
 DOG = {"class": "dog", "count": 1}
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("target", "message"),
     [
         ({"include": []}, "target.include must be a list of objects, at least one, each class once"),

@@ -11,6 +11,7 @@ from mmrl.core.contracts import ConfigError, Granularity, RewardBatch
 from mmrl.core.data import Outputs, Scores
 from mmrl.core.declarations import RewardDeclaration
 from mmrl.core.plugins import build
+from tests.parameters import in_one_test
 from tests.rewards.example import make_batch
 from tests.rewards.inner import SECOND, WRITTEN, Written, said, wrapped
 
@@ -45,7 +46,7 @@ class Elsewhere:
         return torch.zeros(len(batch), device="meta")
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     "settings",
     [
         {"name": "annealed", "reward": FEW, "then": SECOND, "last": 9},

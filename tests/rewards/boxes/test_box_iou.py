@@ -102,7 +102,7 @@ def test_what_holds_for_all_boxes(box: Box, other: Box, scale: float, shift: flo
         assert float(moved) == pytest.approx(value, abs=1e-6), "the same in other units"
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("kind", "far", "half", "same"),
     [
         # half: [0, 0, 10, 10] against [5, 0, 15, 10]: IoU 50 / 150, hull 150, centres 5 apart, diagonal^2 325
@@ -149,7 +149,7 @@ def test_a_box_far_from_everything_is_near_0_and_no_less(make_batch: Make) -> No
     assert 0 <= giou < 1e-6 and 0 <= diou < 1e-6 and ciou == 0  # CIoU itself is below -1 here
 
 
-@pytest.mark.parametrize("convention", ["original", "resized", "thousand", "unit"])
+@in_one_test("convention", ["original", "resized", "thousand", "unit"])
 def test_the_truth_in_any_unit_scores_the_most(convention: Convention, make_batch: Make) -> None:
     canvas = Canvas((2000, 1000), (1988, 1008), convention)
     truth = [500, 250, 1500, 750]
@@ -177,7 +177,7 @@ def test_a_threshold_makes_it_right_or_wrong(make_batch: Make) -> None:
     assert judge(["so [0, 0, 10, 6] it is"], [0, 0, 10, 10], make_batch, tag=None) == pytest.approx([0.6])
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     "target",
     [None, "0,0,1,1", [0, 0, 1], [0, 0, 1, "1"], [0, 0, 0, 1], [3, 0, 1, 1], [0, 0, float("nan"), 1], [0, 0, True, 1]],
 )
@@ -209,7 +209,7 @@ def judge_many(said: Any, truth: Any, **settings: Any) -> float:
 ONE, TWO = [0, 0, 10, 10], [20, 0, 40, 10]
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("said", "score"),
     [
         ([ONE, TWO], 1),

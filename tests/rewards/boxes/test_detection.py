@@ -19,6 +19,7 @@ from mmrl.parsing.coordinates import Canvas
 from mmrl.rewards.base.boxes import box_overlaps, pairs_by_confidence, pairs_by_overlap
 from mmrl.rewards.base.detections import read_detections
 from mmrl.rewards.boxes.detection import Detection
+from tests.parameters import in_one_test
 from tests.rewards.example import Example, answers
 
 Make = Callable[..., RewardBatch]
@@ -56,7 +57,7 @@ def random_batch(random: random.Random) -> RewardBatch:
 EXAMPLE = Example(random_batch=random_batch, best=lambda: batch([listed([(SECOND, 1.0), (FIRST, 1.0)])] * 4))
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("answer", "overlap", "confidence"),
     [
         ([(FIRST, 1.0), (SECOND, 1.0)], 1.0, 1.0),
@@ -78,7 +79,7 @@ def test_both_guarded_parts_by_hand(answer: Answer, overlap: float, confidence: 
         assert judge(answer, [FIRST, SECOND], make_batch, form="guarded", **weights) == pytest.approx(expected)
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("answer", "overlap", "confidence"),
     [
         ([(FIRST, 1.0), (SECOND, 1.0)], 1.0, 1.0),
@@ -224,7 +225,7 @@ def test_labels_count_where_they_are_asked_for(make_batch: Make) -> None:
         assert judge(say(*said), truth, make_batch, names, tag=None, labels=True) == pytest.approx(score)
 
 
-@pytest.mark.parametrize("convention", ["original", "resized", "thousand", "unit"])
+@in_one_test("convention", ["original", "resized", "thousand", "unit"])
 def test_the_truth_in_any_unit_scores_the_most(convention: Any, make_batch: Make) -> None:
     canvas = Canvas((2000, 1000), (1988, 1008), convention)
     said = [round(value, 3) for value in canvas.box_to_model((500, 250, 1500, 750))]
@@ -232,7 +233,7 @@ def test_the_truth_in_any_unit_scores_the_most(convention: Any, make_batch: Make
     assert judge(text, [(500, 250, 1500, 750)], make_batch, canvas=canvas) == pytest.approx(1, abs=1e-3)
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     "text",
     [
         "",
@@ -262,7 +263,7 @@ def test_what_is_no_list_of_detections_scores_0(text: str, make_batch: Make) -> 
         read_detections(text, "answer", CANVAS)
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("boxes", "labels", "message"),
     [
         (None, None, "target.boxes must be a list of boxes"),
@@ -284,7 +285,7 @@ def test_without_an_image_nothing_can_be_judged(make_batch: Make) -> None:
         judge([(FIRST, 1.0)], [FIRST], make_batch, canvas=None)
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("settings", "message"),
     [
         ({"threshold": 1}, "threshold must be"),

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from mmrl.core.contracts import RewardBatch
 from mmrl.rewards.boxes.grounded_boxes import MAX_BOXES, GroundedBoxes, thought_boxes
+from tests.parameters import in_one_test
 from tests.rewards.example import Example, answers
 from tests.rewards.hostile import HOSTILE, REPEATED, TEXTS, check_scores, megabytes, shown
 
@@ -35,7 +36,7 @@ def judge(text: str, count: Any = 2, **settings: Any) -> float:
     return float(GroundedBoxes(**settings).score(answers([text], {"count": count})))
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("text", "score"),  # quarters: tags 1, boxes 1, count 2
     [
         (thinking(f"{ONE}, {TWO}"), 1),
@@ -107,7 +108,7 @@ def test_a_whole_number_of_a_column_of_floats_is_a_count() -> None:
     assert judge(thinking(ONE), 1.0) == judge(thinking(ONE), 1) == 1
 
 
-@pytest.mark.parametrize("count", [None, True, -1, 2.5, "2", MAX_BOXES + 1, float("nan")])
+@in_one_test("count", [None, True, -1, 2.5, "2", MAX_BOXES + 1, float("nan")])
 def test_a_target_that_is_no_count_cannot_judge(count: Any) -> None:
     with pytest.raises(ValueError, match=r"target\.count must be a whole number from 0 to 100, got"):
         judge(thinking(ONE), count)

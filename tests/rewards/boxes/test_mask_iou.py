@@ -76,7 +76,7 @@ def test_scores_by_hand() -> None:
     assert judge([-100, 2, 10, 8], [0, 2, 10, 8]) == 1
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     "said",
     [
         [[2, 2], [10, 2], [10, 8], [2, 8]],
@@ -160,7 +160,7 @@ def test_points_by_hand() -> None:
     assert score([[3, 3], [4, 0]], threshold=0.5) == 0
 
 
-@pytest.mark.parametrize("convention", ["original", "resized", "thousand", "unit"])
+@in_one_test("convention", ["original", "resized", "thousand", "unit"])
 def test_the_truth_in_any_unit_scores_the_most(convention: Convention) -> None:
     canvas = Canvas((200, 100), (196, 112), convention)
     box = [round(side, 3) for side in canvas.box_to_model((20, 20, 100, 80))]
@@ -206,7 +206,7 @@ def test_many_large_polygons_are_judged_in_time() -> None:
     assert judge([[n % 2000, n * 7 % 1000] for n in range(MAX_CORNERS)], [0, 0, 1000, 1000], canvas) > 0
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("mask", "message"),
     [
         (3, "is no mask: a polygon is a list"),
@@ -235,7 +235,7 @@ def test_targets_that_are_of_another_image_cannot_judge() -> None:
         judge("no", canvas=None)
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("settings", "message"),
     [
         ({"measure": "giou"}, "measure must be one of iou, dice, points, got 'giou'"),

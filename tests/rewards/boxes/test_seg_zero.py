@@ -12,6 +12,7 @@ from mmrl.core.contracts import RewardBatch
 from mmrl.core.data import Prompt
 from mmrl.parsing.coordinates import Canvas, Convention
 from mmrl.rewards.boxes.seg_zero import SegZero
+from tests.parameters import in_one_test
 from tests.rewards.example import Example, answers
 from tests.rewards.hostile import HOSTILE, REPEATED, TEXTS, check_scores, megabytes, shown
 
@@ -44,7 +45,7 @@ def random_batch(random: random.Random) -> RewardBatch:
 EXAMPLE = Example(random_batch=random_batch, best=lambda: batch([written(RIGHT), written(RIGHT | {"why": "red"})] * 2))
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("changed", "count"),
     [
         ({}, 5),
@@ -66,7 +67,7 @@ def test_terms_by_hand(changed: dict[str, Any], count: int) -> None:
     assert terms(RIGHT | changed) == count
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("text", "count"),
     [
         (f"<answer>{json.dumps(RIGHT)}</answer>", 4),
@@ -85,7 +86,7 @@ def test_thoughts_and_answers_are_judged_apart(text: str, count: int) -> None:
     assert float(SegZero().score(batch([text]))) * 5 == pytest.approx(count)
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("said", "soft", "strict"),
     [
         (RIGHT | {"label": "dog"}, 5, 5),
@@ -115,7 +116,7 @@ def test_distances_are_on_the_stretched_image() -> None:
     assert terms(RIGHT | {"bbox": [205, 205, 405, 305]}, side=2000) == 4
 
 
-@pytest.mark.parametrize("convention", ["original", "resized", "thousand", "unit"])
+@in_one_test("convention", ["original", "resized", "thousand", "unit"])
 def test_the_truth_in_any_unit_scores_the_most(convention: Convention) -> None:
     canvas = Canvas((1000, 500), (980, 504), convention)
     said = {
@@ -143,7 +144,7 @@ def test_a_megabyte_is_judged_in_time(piece: str) -> None:
     check_scores(SegZero(), batch(list(megabytes(piece))))
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("truth", "message"),
     [
         (TRUTH | {"box": [5, 5, 5, 9]}, r"target\.box must be"),

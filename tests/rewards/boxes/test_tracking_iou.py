@@ -14,6 +14,7 @@ from mmrl.core.contracts import RewardBatch
 from mmrl.core.data import Prompt
 from mmrl.parsing.coordinates import Canvas, Convention
 from mmrl.rewards.boxes.tracking_iou import TrackingIou
+from tests.parameters import in_one_test
 from tests.rewards.example import Example, answers
 from tests.rewards.hostile import HOSTILE, REPEATED, TEXTS, check_scores, megabytes, shown
 
@@ -69,7 +70,7 @@ def test_the_mean_is_torchvisions(pairs: list[tuple[list[int], list[int]]]) -> N
     assert judge(said, true) == pytest.approx(float(overlaps.mean()), abs=1e-6)
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     "text",
     [
         written(TRACK[:3]),
@@ -97,7 +98,7 @@ def test_corners_that_are_both_swapped_overlap_nothing() -> None:
     assert judge(swapped, TRACK[:2]) == 0
 
 
-@pytest.mark.parametrize("convention", ["original", "resized", "thousand", "unit"])
+@in_one_test("convention", ["original", "resized", "thousand", "unit"])
 def test_the_truth_in_any_unit_scores_the_most(convention: Convention) -> None:
     canvas = Canvas((2000, 1000), (1988, 1008), convention)
     track = [[500, 250, 1500, 750], [600, 250, 1600, 750]]
@@ -129,9 +130,7 @@ def test_a_megabyte_is_judged_in_time(piece: str) -> None:
     check_scores(TrackingIou(tag=None), batch(list(megabytes(piece))))
 
 
-@pytest.mark.parametrize(
-    "track", [None, [], [3], "track", [[0, 0, 0, 1]], [[0, 0, float("nan"), 1]], {"0": [0, 0, 1, 1]}]
-)
+@in_one_test("track", [None, [], [3], "track", [[0, 0, 0, 1]], [[0, 0, float("nan"), 1]], {"0": [0, 0, 1, 1]}])
 def test_targets_that_cannot_judge(track: Any) -> None:
     for score in (lambda: judge("no", track), lambda: TrackingIou().check(Prompt("?", target={"track": track}))):
         with pytest.raises(ValueError, match=r"target\.track must be"):

@@ -17,6 +17,7 @@ from mmrl.media.pictures import as_tensor
 from mmrl.rewards.base.networks.detectors import COCO, Detector, load_detector
 from mmrl.rewards.base.scenes import COLORS, DetectedObject, same_name
 from mmrl.rewards.images.geneval import GREY, Geneval, cut_out
+from tests.parameters import in_one_test
 from tests.rewards.example import Example, make_batch
 from tests.rewards.pictures import CPU, random_images, smooth_images
 
@@ -204,7 +205,7 @@ def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
         Geneval().prepare(CPU)
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("settings", "message"),
     [
         ({"threshold": 1.0}, "threshold must be at least 0 and below 1, got 1.0"),

@@ -19,6 +19,7 @@ from mmrl.core.data import Outputs, Prompt
 from mmrl.media.pictures import as_tensor
 from mmrl.rewards.base.ocr import MAX_LETTERS, distance_score, letters, load_reader, recall_score, wanted_texts
 from mmrl.rewards.images.ocr_text import Measure, OcrText
+from tests.parameters import in_one_test
 from tests.rewards.example import Example, make_batch
 from tests.rewards.tables import edits
 
@@ -58,7 +59,7 @@ def flow_grpo(lines: Sequence[str], text: str) -> float:
     return 1.0 if text in read else 1 - min(edits(read, text), len(text)) / len(text)
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("lines", "text", "expected"),
     [
         ((), "cat", 0.0),
@@ -88,7 +89,7 @@ def test_one_text_is_judged_as_flow_grpo_does(lines: list[str], text: str) -> No
         assert distance_score(lines, [text]) == pytest.approx(flow_grpo(lines, text))
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("lines", "texts", "expected"),
     [
         (("open", "closed"), ("open", "closed"), (1 + 1) / 2),
@@ -114,7 +115,7 @@ def test_repeating_a_text_earns_nothing(texts: tuple[str, ...]) -> None:
         assert distance_score([line] * 5, texts) <= distance_score([line], texts)
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("lines", "texts", "expected"),
     [
         (("Hello, World!",), ("hello world",), 1.0),
@@ -140,7 +141,7 @@ def test_much_text_is_compared_in_bounded_time(line: str) -> None:
         assert 0 <= recall_score([line] * 1000, texts) <= 1
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("prompt", "target", "expected"),
     [
         ('a sign "Hello World" and "Bye"', {}, ["Hello World", "Bye"]),
@@ -153,7 +154,7 @@ def test_what_should_be_read_is_quoted_or_in_the_target(prompt: str, target: Any
     assert wanted_texts(Prompt(prompt, target=target)) == expected
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("prompt", "target", "message"),
     [
         ("a sign", {}, "needs a text in double quotes in the prompt, or target.text"),

@@ -11,6 +11,7 @@ from mmrl.core.contracts import RewardBatch
 from mmrl.core.data import Outputs
 from mmrl.labs.shapes.world import all_prompts, render
 from mmrl.rewards.images.shapes import Shapes
+from tests.parameters import in_one_test
 from tests.rewards.example import Example
 from tests.rewards.example import make_batch as batch_of
 
@@ -37,7 +38,7 @@ EXAMPLE = Example(
 )
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("measure", "high", "low"),
     [
         ("colour", ["red cross bottom right"], ["blue circle top left"]),

@@ -25,6 +25,7 @@ from mmrl.rewards.text.exact_answer import ExactAnswer
 from mmrl.rewards.wrappers.running_normalised import RunningNormalised
 from mmrl.scoring.calls import call_reward
 from mmrl.scoring.server import RewardServer, ServerSettings, serving
+from tests.parameters import in_one_test
 from tests.recorded_server import Recorded
 from tests.rewards.example import Example, answers, make_batch
 from tests.rewards.text.test_exact_answer import EXAMPLE as EXACT
@@ -231,7 +232,7 @@ def test_a_server_that_comes_back_is_found(serve: Callable[..., str]) -> None:
     timer.join()
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("settings", "words"),
     [
         ({"url": "ftp://here"}, "url must look like http://host:port"),
@@ -297,7 +298,7 @@ def test_flow_factory_gets_videos_as_frames(recorded: Recorded) -> None:
     assert [[opened(frame)[1] for frame in video] for video in bodies[0]["video"]] == [[0] * 3, [255] * 3]
 
 
-@pytest.mark.parametrize("reply", [{"rewards": [1.0]}, {"error": "no GPU"}, [], {"rewards": [1.0, "2", 3.0, 4.0]}])
+@in_one_test("reply", [{"rewards": [1.0]}, {"error": "no GPU"}, [], {"rewards": [1.0, "2", 3.0, 4.0]}])
 def test_a_wrong_reply_of_flow_factory_masks_its_samples(reply: Any, recorded: Recorded) -> None:
     recorded.expect_request("/compute").respond_with_json(reply)
     reward = client(recorded.url, reward="", protocol="flow_factory", needs=frozenset({"images"}))

@@ -18,6 +18,7 @@ from mmrl.rewards.base.judging.questions import Question, Reply, UnansweredError
 from mmrl.rewards.base.judging.reward import rubric_score
 from mmrl.rewards.base.judging.settings import JudgeModel, MetaJudge
 from mmrl.rewards.judges.text_judge import TextJudge
+from tests.parameters import in_one_test
 from tests.rewards.example import GROUP, Example, make_batch
 from tests.rewards.pictures import random_texts
 
@@ -186,7 +187,7 @@ def test_a_meta_judge_drops_whole_replies_about_a_group() -> None:
     assert meta.questions[0].words == ("yes", "no") and "1. " in meta.questions[0].text  # it sees the answers
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("changes", "message"),
     [
         ({"votes": 1}, "some of several votes, got 1"),
@@ -238,7 +239,7 @@ def test_a_tag_is_judged_alone() -> None:
         reward.score(answers("no tag"))
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("settings", "message"),
     [
         ({"prompt": "answer_pair", "votes": 2}, "temperature 0 are the same"),

@@ -13,6 +13,7 @@ from mmrl.core.contracts import ConfigError
 from mmrl.core.data import Scores
 from mmrl.core.plugins import build
 from mmrl.rewards.base.win_rates import win_rates
+from tests.parameters import in_one_test
 from tests.rewards.example import Example
 from tests.rewards.inner import WRITTEN, numbers, said, wrapped
 
@@ -98,7 +99,7 @@ def test_groups_are_apart() -> None:
     )
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("settings", "message"),
     [
         ({"temperature": 0}, "temperature must be above 0"),

@@ -16,6 +16,7 @@ from mmrl.core.contracts import ConfigError, Placement, RewardBatch
 from mmrl.core.data import Outputs
 from mmrl.rewards.base.networks.clip import Library, load_clip, write_tiny_clip
 from mmrl.rewards.models.clip_score import ClipScore
+from tests.parameters import in_one_test
 from tests.rewards.example import Example
 from tests.rewards.pictures import random_pictures
 
@@ -164,7 +165,7 @@ def test_the_tiny_twin_is_made_by_its_seed(library: Library, tmp_path: Path) -> 
     assert torch.equal(torch.random.get_rng_state(), state), "nobody else's randomness moved"
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("library", "model", "pretrained"),
     [
         ("transformers", "/no/such/folder", None),

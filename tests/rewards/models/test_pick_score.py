@@ -11,6 +11,7 @@ from mmrl.core.contracts import ConfigError, RewardBatch
 from mmrl.core.data import Outputs
 from mmrl.rewards.base.networks.clip import write_tiny_clip
 from mmrl.rewards.models.pick_score import PickScore
+from tests.parameters import in_one_test
 from tests.rewards.example import Example
 from tests.rewards.pictures import CPU, random_pictures, to_pil
 
@@ -72,7 +73,7 @@ def test_the_defaults_are_the_papers() -> None:
     assert PickScore(divisor=26.0).range == pytest.approx((-3.846154, 3.846154))
 
 
-@pytest.mark.parametrize("divisor", [0.0, -1.0, float("nan"), float("inf")])
+@in_one_test("divisor", [0.0, -1.0, float("nan"), float("inf")])
 def test_settings_are_checked(divisor: float) -> None:
     with pytest.raises(ValueError, match="divisor must be above 0"):
         PickScore(divisor=divisor)

@@ -15,6 +15,7 @@ from mmrl.core.contracts import ConfigError, RewardBatch
 from mmrl.core.data import Outputs, Prompt
 from mmrl.rewards.base.networks.video_reward import VideoRewardNetwork, as_patches, merged, read_question
 from mmrl.rewards.models.video_align import VideoAlign, resized, sampled_frames
+from tests.parameters import in_one_test
 from tests.rewards.example import Example, make_batch
 from tests.rewards.pictures import CPU, random_images, random_texts
 
@@ -105,7 +106,7 @@ def test_scores_have_a_gradient_to_every_pair_of_frames(twin: VideoAlign) -> Non
     assert videos.grad is not None and (videos.grad.flatten(2).abs().amax(2) > 0).all()
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("num_frames", "video_fps", "fps"),
     [(81, 16.0, 2.0), (33, 16.0, 2.0), (53, 8.0, 2.0), (5, 16.0, 2.0), (3, 8.0, 1.0)],
 )

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from mmrl.core.contracts import RewardBatch
 from mmrl.rewards.base.references import MAX_LETTERS
 from mmrl.rewards.text.anls import Anls
+from tests.parameters import in_one_test
 from tests.rewards.example import Example, answers
 from tests.rewards.hostile import HOSTILE, REPEATED, TEXTS, check_scores, megabytes, shown
 from tests.rewards.tables import edits
@@ -37,7 +38,7 @@ def judge(text: str, target: Any, **settings: Any) -> float:
     return float(Anls(**({"tag": None} | settings)).score(answers([text], {"answer": target})))
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("text", "target", "score"),
     [
         ("coffee", "coffee", 1),
@@ -79,7 +80,7 @@ def test_it_is_one_less_the_distance_of_the_table(text: str, right: str, thresho
     assert judge(text, right, threshold=threshold) == pytest.approx(expected)
 
 
-@pytest.mark.parametrize("target", [3, None, "", [], ["red", 3], ["red", " "], "x" * (MAX_LETTERS + 1)])
+@in_one_test("target", [3, None, "", [], ["red", 3], ["red", " "], "x" * (MAX_LETTERS + 1)])
 def test_a_target_that_is_no_text_cannot_judge(target: Any) -> None:
     with pytest.raises(ValueError, match=r"target\.answer"):
         judge("red", target)

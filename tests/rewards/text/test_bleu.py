@@ -10,6 +10,7 @@ from sacrebleu.tokenizers.tokenizer_13a import Tokenizer13a
 from sacrebleu.tokenizers.tokenizer_re import TokenizerRegexp
 
 from mmrl.rewards.text.bleu import Bleu, Smoothing
+from tests.parameters import in_one_test
 from tests.rewards.example import answers
 from tests.rewards.sentences import EXAMPLE as EXAMPLE
 
@@ -68,7 +69,7 @@ def test_torchmetrics_agrees(answered: list[str], reference: str) -> None:
     assert judge([" ".join(answered)], reference, smoothing="none") == pytest.approx([expected], abs=1e-6)
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("text", "tokens"),
     [
         ("It's 3.5, or 1,000!", "It's 3.5 , or 1,000 !"),

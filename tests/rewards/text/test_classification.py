@@ -11,6 +11,7 @@ from torch import tensor
 from mmrl.core.contracts import RewardBatch
 from mmrl.core.data import Prompt
 from mmrl.rewards.text.classification import MAX_LABEL, Classification
+from tests.parameters import in_one_test
 from tests.rewards.example import Example, answers
 from tests.rewards.hostile import HOSTILE, REPEATED, TEXTS, check_scores, megabytes, shown
 
@@ -32,7 +33,7 @@ def random_batch(random: random.Random) -> RewardBatch:
 EXAMPLE = Example(random_batch=random_batch, best=lambda: batch(["red panda", " Red  Panda ", "red_panda", "redpanda"]))
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("said", "label", "score"),
     [
         ("Red_Panda", "red panda", 1),
@@ -104,7 +105,7 @@ def test_a_megabyte_is_judged_in_time(piece: str) -> None:
     check_scores(Classification(), made)
 
 
-@pytest.mark.parametrize("label", [None, 3, "", " _ ", [], ["cat", ""], ["cat", 3], "x" * 2 * MAX_LABEL])
+@in_one_test("label", [None, 3, "", " _ ", [], ["cat", ""], ["cat", 3], "x" * 2 * MAX_LABEL])
 def test_targets_that_cannot_judge(label: Any) -> None:
     for score in (lambda: judge(["cat"], label), lambda: Classification().check(Prompt("?", target={"label": label}))):
         with pytest.raises(ValueError, match=r"target\.label must be a text or a list of texts, of at most"):

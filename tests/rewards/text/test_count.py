@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from mmrl.core.contracts import RewardBatch
 from mmrl.core.data import Prompt
 from mmrl.rewards.text.count import Count
+from tests.parameters import in_one_test
 from tests.rewards.example import Example, answers
 from tests.rewards.hostile import HOSTILE, REPEATED, TEXTS, check_scores, megabytes, shown
 
@@ -55,7 +56,7 @@ def test_the_nearer_number_never_earns_less(true: int, one: int, other: int) -> 
         assert better >= worse and judge([str(true)], true, kind=kind) == [1]
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     "said",
     [
         "",
@@ -104,7 +105,7 @@ def test_a_megabyte_is_judged_in_time(piece: str) -> None:
     check_scores(Count(kind="relative"), batch(list(megabytes(piece))))
 
 
-@pytest.mark.parametrize("count", [None, "8", -1, 2.5, True, float("nan"), float("inf"), 10**400, [8]])
+@in_one_test("count", [None, "8", -1, 2.5, True, float("nan"), float("inf"), 10**400, [8]])
 def test_targets_that_cannot_judge(count: Any) -> None:
     with pytest.raises(ValueError, match=r"target\.count must be a whole number of at least 0, got"):
         judge(["8"], count)

@@ -11,6 +11,7 @@ from mmrl.core.contracts import RewardBatch
 from mmrl.core.data import Outputs
 from mmrl.parsing.answers import ParseError
 from mmrl.rewards.text.exact_answer import ExactAnswer
+from tests.parameters import in_one_test
 from tests.rewards.example import Example, answers
 from tests.rewards.hostile import HOSTILE, REPEATED, TEXTS, check_scores, megabytes, shown
 
@@ -34,7 +35,7 @@ def judge(text: str, target: Any, make_batch: Make, **settings: Any) -> float:
     return float(ExactAnswer(**settings).score(batch))
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("text", "target", "score"),
     [
         ("<answer>red</answer>", "red", 1),
@@ -67,7 +68,7 @@ def test_the_settings(make_batch: Make) -> None:
         ExactAnswer(tag="<answer>")
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("text", "target", "score"),
     [
         (r"<think>maybe \boxed{4}</think> so \boxed{3}.", "3", 1),
@@ -87,7 +88,7 @@ def test_an_answer_in_a_box(text: str, target: Any, score: float, make_batch: Ma
     assert judge(f"<answer>{text}</answer>", target, make_batch, boxed=True) == score
 
 
-@pytest.mark.parametrize("target", [3, None, "", " ", [], ["red", 3], ["red", ""], {"red": 1}])
+@in_one_test("target", [3, None, "", " ", [], ["red", 3], ["red", ""], {"red": 1}])
 def test_a_target_that_is_no_text_cannot_judge(target: Any, make_batch: Make) -> None:
     with pytest.raises(ValueError, match=r"target\.answer must be a text or a list of texts, got .* for 'question'"):
         judge("<answer>red</answer>", target, make_batch)

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from mmrl.core.contracts import RewardBatch
 from mmrl.rewards.base.json_schema_process import may_take_long
 from mmrl.rewards.text.json_schema import MAX_LETTERS, JsonSchema
+from tests.parameters import in_one_test
 from tests.rewards.example import Example, answers
 from tests.rewards.hostile import HOSTILE, REPEATED, TEXTS, check_scores, megabytes, shown
 
@@ -60,7 +61,7 @@ def judge(text: str, schema: dict[str, Any] = SCHEMA, **settings: Any) -> float:
     return float(MADE[key].score(answers([text])))
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("text", "strict", "graded"),  # graded: quarters of an object, label, count, whole
     [
         (GOOD, 1, 1),
@@ -130,7 +131,7 @@ def test_it_is_what_a_reader_of_the_schema_says(value: Any) -> None:
     assert STRICT.score(answers([json.dumps(value)])).tolist() == [is_good(value)]
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("schema", "message"),
     [
         ({"type": "objekt"}, "schema is no JSON Schema: 'objekt' is not valid"),

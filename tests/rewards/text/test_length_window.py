@@ -15,6 +15,7 @@ from mmrl.core.plugins import build
 from mmrl.rewards.text.exact_answer import ExactAnswer
 from mmrl.rewards.text.length_window import LengthWindow
 from mmrl.rewards.text.overlong import Overlong
+from tests.parameters import in_one_test
 from tests.rewards.example import Example, answers, make_batch
 
 RIGHT, WRONG = "<answer>red</answer>", "<answer>blue</answer>"
@@ -77,7 +78,7 @@ def test_right_is_what_the_inner_reward_says_and_its_checks_and_needs_are_passed
         half.check(answers([""], {"answer": "the"}).prompts[0])
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("settings", "message"),
     [
         ({"shortest": 513}, "shortest must be at most longest, got 513 and 512"),

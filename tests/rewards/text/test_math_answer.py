@@ -13,6 +13,7 @@ from mmrl.core.contracts import ConfigError, RewardBatch
 from mmrl.parsing.answers import ParseError
 from mmrl.rewards.text import math_answer
 from mmrl.rewards.text.math_answer import MAX_DIGITS, MAX_LETTERS, MathAnswer, _latex, _Mathematician
+from tests.parameters import in_one_test
 from tests.rewards.example import Example, answers
 from tests.rewards.hostile import FLOODS, HOSTILE, REPEATED, TEXTS, check_scores, megabytes, shown
 
@@ -35,7 +36,7 @@ def judge(text: str, target: Any, reward: MathAnswer = REWARD) -> float:
     return float(reward.score(answers([text], {"answer": target})))
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("text", "target", "score"),
     [
         *(("1/2", "0.5", 1), ("\\frac12", "0.5", 1), ("$\\frac{1}{2}$", "\\boxed{0.5}", 1), ("0.333333", "1/3", 1)),
@@ -100,7 +101,7 @@ def test_the_settings_reach_math_verify() -> None:
     assert judge("x+1", "y+1") == 0 and judge("x+1", "y+1", lax) == 1
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("field", "value"),
     [("seconds", 0), ("seconds", 601), ("float_rounding", -1), ("float_rounding", 16), ("tag", "<a>")],
 )
@@ -115,7 +116,7 @@ def test_without_math_verify_the_extra_is_named(monkeypatch: pytest.MonkeyPatch)
         MathAnswer()
 
 
-@pytest.mark.parametrize("target", [3, None, "", " ", [], ["3", 4], "{", "\\boxed{3", "1/0", "\\frac{", "9" * 99, "+"])
+@in_one_test("target", [3, None, "", " ", [], ["3", 4], "{", "\\boxed{3", "1/0", "\\frac{", "9" * 99, "+"])
 def test_a_target_that_is_no_mathematics_cannot_judge(target: Any) -> None:
     with pytest.raises(ValueError, match=r"target\.answer"):
         judge("3", target)

@@ -71,7 +71,7 @@ def test_what_does_not_name_b_alone_is_wrong(text: str) -> None:
     assert judge(text, "B") == 0
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("text", "letter"),
     [
         *(
@@ -150,7 +150,7 @@ def test_the_box_and_the_tag() -> None:
         MultipleChoice(tag="<answer>")
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("target", "options", "message"),
     [
         *((target, None, "target.answer must be letters") for target in ("", "cat", None, 2, [], ["B", 1], "B or A")),

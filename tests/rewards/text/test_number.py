@@ -93,7 +93,7 @@ def test_units_are_left_out_where_they_are_ignored(text: str, number: float | No
             read_number(text, ignore_units=False)
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("text", "target", "relaxed", "linear", "mean"),
     [
         ("100", 100, 1, 1, 1),
@@ -147,15 +147,13 @@ def test_the_settings() -> None:
     assert judge(r"it is \boxed{10}", 10, boxed=True) == 1
 
 
-@pytest.mark.parametrize(
-    "settings", [{"kind": "soft"}, {"tolerance": -0.1}, {"tolerance": float("nan")}, {"tag": "<answer>"}]
-)
+@in_one_test("settings", [{"kind": "soft"}, {"tolerance": -0.1}, {"tolerance": float("nan")}, {"tag": "<answer>"}])
 def test_impossible_settings_are_refused(settings: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match="must be"):
         Number(**settings)
 
 
-@pytest.mark.parametrize("target", [None, True, "", "many", "10 cm", float("nan"), float("inf"), [1], "1 2"])
+@in_one_test("target", [None, True, "", "many", "10 cm", float("nan"), float("inf"), [1], "1 2"])
 def test_a_target_that_is_no_number_cannot_judge(target: Any) -> None:
     with pytest.raises(ValueError, match=r"target\.answer must be a number, or the text of one, got"):
         judge("1", target)

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from mmrl.core.contracts import RewardBatch
 from mmrl.core.data import Outputs
 from mmrl.rewards.text.overlong import Overlong
+from tests.parameters import in_one_test
 from tests.rewards.example import Example, make_batch
 
 
@@ -49,7 +50,7 @@ def test_it_is_equation_13(length: int, buffer: int, more: int) -> None:
     assert judge([length], max_tokens=most, buffer=buffer) == pytest.approx([expected])
 
 
-@pytest.mark.parametrize(("most", "buffer"), [(1000, 4096), (1000, 0), (1000, -1), (0, 1)])
+@in_one_test(("most", "buffer"), [(1000, 4096), (1000, 0), (1000, -1), (0, 1)])
 def test_impossible_settings_are_refused(most: int, buffer: int) -> None:
     message = "at least 1, got" if buffer < 1 else f"at most max_tokens, got {buffer} and {most}"
     with pytest.raises(ValueError, match=f"buffer must be {message}"):

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from mmrl.core.contracts import RewardBatch
 from mmrl.parsing.answers import MAX_CHARACTERS
 from mmrl.rewards.text.repetition import Repetition
+from tests.parameters import in_one_test
 from tests.rewards.example import Example, answers
 from tests.rewards.hostile import HOSTILE, REPEATED, TEXTS, check_scores, megabytes, shown
 
@@ -27,7 +28,7 @@ def judge(text: str, **settings: Any) -> float:
     return float(Repetition(**settings).score(answers([text])))
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("text", "score"),
     [
         ("", 0),

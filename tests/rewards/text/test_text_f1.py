@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from mmrl.core.contracts import RewardBatch
 from mmrl.rewards.base.references import MAX_LETTERS
 from mmrl.rewards.text.text_f1 import TextF1, squad_words
+from tests.parameters import in_one_test
 from tests.rewards.example import Example, answers
 from tests.rewards.hostile import HOSTILE, REPEATED, TEXTS, check_scores, megabytes, shown
 
@@ -29,7 +30,7 @@ def judge(text: str, target: Any) -> float:
     return float(TextF1(tag=None).score(answers([text], {"answer": target})))
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("text", "target", "score"),
     [
         ("red house", "red house", 1),
@@ -88,7 +89,7 @@ def test_the_tag() -> None:
         TextF1(tag="a b")
 
 
-@pytest.mark.parametrize("target", [3, None, "", [], ["red", 3], "the", "!?", ["red", "an"]])
+@in_one_test("target", [3, None, "", [], ["red", 3], "the", "!?", ["red", "an"]])
 def test_a_target_without_words_cannot_judge(target: Any) -> None:
     with pytest.raises(ValueError, match=r"target\.answer must (be a text|have words)"):
         judge("red", target)

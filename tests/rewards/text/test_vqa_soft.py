@@ -72,7 +72,7 @@ def test_the_plain_form_of_answers(text: str, plain: str) -> None:
     assert vqa_plain(text) == plain
 
 
-@pytest.mark.parametrize(("agree", "score"), [(0, 0), (1, 0.3), (2, 0.6), (3, 0.9), (4, 1), (9, 1), (10, 1)])
+@in_one_test(("agree", "score"), [(0, 0), (1, 0.3), (2, 0.6), (3, 0.9), (4, 1), (9, 1), (10, 1)])
 def test_scores_of_ten_people_by_hand(agree: int, score: float) -> None:
     assert judge("Cat.", ["a cat"] * agree + ["dog"] * (10 - agree)) == pytest.approx(score)
 
@@ -103,7 +103,7 @@ def test_several_answers_agree_with_nobody() -> None:
         VqaSoft(tag="a b")
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     "people",
     [
         *(None, "cat", [], ["cat"] * 3, ["cat"] * 4 + [1], {"cat": 4}, ["x" * (MAX_LETTERS + 1)] * 4),

@@ -17,6 +17,7 @@ from mmrl.rewards.images.jpeg_size import JpegSize
 from mmrl.rewards.models.clip_score import ClipScore
 from mmrl.rewards.text.exact_answer import ExactAnswer
 from mmrl.rewards.video.frame_mean import FrameMean
+from tests.parameters import in_one_test
 from tests.rewards.example import Example, make_batch
 
 CPU = Placement(torch.device("cpu"), torch.float32)
@@ -74,7 +75,7 @@ def test_hand_numbers(reduction: Any, expected: list[float]) -> None:
     torch.testing.assert_close(found, torch.tensor(expected))
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("num_frames", "frames", "expected"),
     [
         (8, 4, [1, 3, 5, 7]),

@@ -10,6 +10,7 @@ from mmrl.core.contracts import RewardBatch
 from mmrl.core.data import Outputs
 from mmrl.labs.motion.world import all_prompts, render
 from mmrl.rewards.video.motion import Motion
+from tests.parameters import in_one_test
 from tests.rewards.example import Example, make_batch
 
 RENDERED = "red circle moves right"
@@ -34,7 +35,7 @@ EXAMPLE = Example(
 )
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("measure", "high", "low"),
     [
         ("colour", ["red cross moves up"], ["blue circle moves right"]),

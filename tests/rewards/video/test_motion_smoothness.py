@@ -9,6 +9,7 @@ from torch import Tensor
 from mmrl.core.contracts import RewardBatch
 from mmrl.core.data import Outputs
 from mmrl.rewards.video.motion_smoothness import MotionSmoothness
+from tests.parameters import in_one_test
 from tests.rewards.example import Example, make_batch
 
 
@@ -51,7 +52,7 @@ def slow(video: Tensor) -> tuple[float, float]:
     return sum(deviations) / len(deviations), sum(distances) / len(distances)
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("levels", "expected"),
     [
         ((0.3, 0.3, 0.3), 1.0),
@@ -65,7 +66,7 @@ def test_hand_numbers(levels: tuple[float, ...], expected: float) -> None:
     assert MotionSmoothness().score(batch_of(grey(*levels))).tolist() == pytest.approx([expected], abs=1e-6)
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("levels", "expected"),
     [
         ((0.3, 0.3, 0.3), 1.0),  # nothing moves

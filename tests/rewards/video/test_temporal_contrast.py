@@ -17,6 +17,7 @@ from mmrl.core.plugins import build
 from mmrl.rewards.text.cider import Cider
 from mmrl.rewards.text.exact_answer import ExactAnswer
 from mmrl.rewards.video.temporal_contrast import TemporalContrast
+from tests.parameters import in_one_test
 from tests.rewards.example import Example, answers
 
 
@@ -46,7 +47,7 @@ def batch(answers: str, controls: str, groups: str) -> RewardBatch:
     )
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("answers", "controls", "bonus"),
     [
         ("rrwwrw", "....cc", [1, 1, 0, 0, 0, 0]),  # 0.5 >= 0.8 * 0.5

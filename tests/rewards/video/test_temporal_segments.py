@@ -12,6 +12,7 @@ from mmrl.core.contracts import RewardBatch
 from mmrl.parsing.answers import MAX_SPANS, ParseError, Span
 from mmrl.rewards.base.spans import gap_share, giou, iou, matched_iou, merged, read_anchors, union_iou
 from mmrl.rewards.video.temporal_segments import TemporalSegments
+from tests.parameters import in_one_test
 from tests.rewards.example import Example, answers
 from tests.rewards.hostile import HOSTILE, REPEATED, TEXTS, check_scores, megabytes, shown
 
@@ -103,7 +104,7 @@ def test_more_spans_never_pay_where_they_are_matched() -> None:
     assert judge(["0 to 1, " * (MAX_SPANS + 1)], [[0, 1]]) == [0]
 
 
-@pytest.mark.parametrize("text", ["6 to 2", "[[2, 6], [12, 10]]", "[[2, 6], [10, 10]]", "[2, 6, 10]", "1:20 to 1:30"])
+@in_one_test("text", ["6 to 2", "[[2, 6], [12, 10]]", "[[2, 6], [10, 10]]", "[2, 6, 10]", "1:20 to 1:30"])
 def test_what_is_no_span_scores_0(text: str) -> None:
     assert judge([text], [[2, 6], [10, 12]]) == [0]
 

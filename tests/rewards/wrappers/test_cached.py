@@ -9,6 +9,7 @@ import torch
 
 from mmrl.core.contracts import ConfigError
 from mmrl.core.data import Outputs
+from tests.parameters import in_one_test
 from tests.rewards.example import Example, make_batch
 from tests.rewards.inner import WRITTEN, numbers, said, wrapped
 
@@ -33,7 +34,7 @@ def test_prompts_targets_and_further_outputs_tell_samples_apart() -> None:
     assert len(reward.reward.scored) == 5
 
 
-@pytest.mark.parametrize("make", [torch.tensor, np.array, lambda rows: np.array(rows, dtype=object), list])
+@in_one_test("make", [torch.tensor, np.array, lambda rows: np.array(rows, dtype=object), list])
 def test_targets_are_told_apart_by_every_number_of_a_large_array(make: Any) -> None:
     reward, batch = wrapped("cached"), said("0.5")
     for place in (999, 1000, 999):

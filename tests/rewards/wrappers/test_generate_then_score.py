@@ -18,6 +18,7 @@ from mmrl.core.reward_batches import select
 from mmrl.labs.shapes import networks, pretrain, world
 from mmrl.parsing.answers import ParseError
 from mmrl.scoring.calls import call_reward
+from tests.parameters import in_one_test
 from tests.rewards.example import Example, make_batch
 
 GENERATOR = {"name": "sd3", "model": "lab:shapes", "height": 32, "width": 32, "max_sequence_length": 1}
@@ -191,7 +192,7 @@ def test_a_generator_that_is_driven_by_its_own_pipeline_draws_videos(tmp_path: P
     assert not any(one.requires_grad for net in twin.generator.modules().values() for one in net.parameters())
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("changes", "why"),
     [
         (

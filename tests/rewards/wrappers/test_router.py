@@ -9,6 +9,7 @@ from mmrl.core.contracts import ConfigError, RewardBatch
 from mmrl.core.data import Outputs, Prompt
 from mmrl.core.plugins import build
 from mmrl.core.reward_batches import Demands
+from tests.parameters import in_one_test
 from tests.rewards.example import Example, make_batch
 from tests.rewards.inner import SECOND, WRITTEN
 
@@ -45,7 +46,7 @@ def test_it_needs_what_all_need_and_checks_each_prompt_by_its_own_reward() -> No
     assert "target.kind must be one of spans, words, got 'sums'" in str(fault(Prompt("?", target={"kind": "sums"})))
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("rewards", "message"),
     [
         ({}, "at least one reward"),

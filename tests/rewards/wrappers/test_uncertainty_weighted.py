@@ -7,6 +7,7 @@ import torch
 
 from mmrl.core.contracts import ConfigError
 from mmrl.core.plugins import build
+from tests.parameters import in_one_test
 from tests.rewards.example import Example
 from tests.rewards.inner import SECOND, WRITTEN, numbers, said
 
@@ -55,7 +56,7 @@ def test_the_gradient_is_finite_where_all_agree() -> None:
     assert gradient.isfinite().all() and gradient.abs().sum() > 0
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("settings", "message"),
     [
         ({"rewards": [WRITTEN]}, "at least two, got 1"),

@@ -8,6 +8,7 @@ import pytest
 from mmrl.core.keys import GroupKey
 from mmrl.core.plugins import build
 from mmrl.plans.flow import Path, Plan
+from tests.parameters import in_one_test
 
 KEY = GroupKey(3, 5, 7)
 
@@ -128,7 +129,7 @@ def test_the_places_of_fans_may_differ_from_group_to_group(grid_policy: Any) -> 
     assert {plan.num_tree_steps for plan in plans} == {10}  # so that processes agree on the calls of a rollout
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("settings", "message"),
     [
         ({"name": "tempflow", "roots": 0}, "roots must be at least 1, got 0"),

@@ -67,7 +67,7 @@ def test_a_plan_draws_the_group_along_the_grid_and_ends_without_noise(
     assert not plan.steps[-1].is_random
 
 
-@pytest.mark.parametrize("name", NAMES)
+@in_one_test("name", NAMES)
 def test_the_same_key_gives_the_same_plan(name: str, grid_policy: Any) -> None:
     plans = [make(name).plan(grid_policy(), GroupKey(3, 5, 7), 4) for _ in range(2)]
     assert plans[0] == plans[1]
@@ -90,7 +90,7 @@ def test_steps_outside_the_window_are_euler_steps(
                 assert (step.transition.state, step.transition.velocity) == (1.0, step.sigma_next - step.sigma)
 
 
-@pytest.mark.parametrize("name", STOCHASTIC)
+@in_one_test("name", STOCHASTIC)
 def test_shared_noise_computes_the_prefix_once(name: str, grid_policy: Any) -> None:
     """k + 1 + G (T - k - 1) calls to draw a group, one call to update it."""
     for k in range(9):
@@ -99,7 +99,7 @@ def test_shared_noise_computes_the_prefix_once(name: str, grid_policy: Any) -> N
         assert (plan.roots, plan.num_rollout_calls, plan.num_update_calls) == (1, k + 1 + 24 * (10 - k - 1), 1)
 
 
-@pytest.mark.parametrize("name", STOCHASTIC)
+@in_one_test("name", STOCHASTIC)
 def test_own_noise_computes_every_sample_from_its_own_latent(name: str, grid_policy: Any) -> None:
     window = {"mode": "range", "first": 2, "last": 4}
     plan = make(name, share_noise=False, train_fraction=1.0, window=window).plan(grid_policy(), KEY, 24)
@@ -123,7 +123,7 @@ def test_a_fraction_does_not_lose_a_step_to_rounding(grid_policy: Any) -> None:
     assert sum(step.is_decision for step in plan.steps) == 29
 
 
-@pytest.mark.parametrize("name", NAMES)
+@in_one_test("name", NAMES)
 def test_the_grid_is_the_pipelines_the_uniform_one_or_the_users(name: str, grid_policy: Any) -> None:
     policy = grid_policy()
 
@@ -184,7 +184,7 @@ class EndsAbove:
         return [0.9 - 0.25 * n for n in range(num_steps + 1)]
 
 
-@pytest.mark.parametrize("name", STOCHASTIC)
+@in_one_test("name", STOCHASTIC)
 def test_the_last_step_is_random_only_where_a_window_says_so_and_the_grid_ends_above_zero(
     name: str, grid_policy: Any
 ) -> None:

@@ -18,6 +18,7 @@ from mmrl.samplers.base.kernels import (
     ode,
     precise_correlation,
 )
+from tests.parameters import in_one_test
 
 LEVELS = [(1.0, 0.96), (0.9, 0.5), (0.5, 0.45), (0.3, 0.02), (0.1, 0.0)]
 INNER = LEVELS[1:4]  # neither from pure noise nor to clean data
@@ -33,7 +34,7 @@ def numbers(transition: Transition) -> tuple[float, float, float]:
     return transition.state, transition.velocity, transition.std
 
 
-@pytest.mark.parametrize(("sigma", "sigma_next"), LEVELS)
+@in_one_test(("sigma", "sigma_next"), LEVELS)
 def test_without_noise_every_kernel_is_the_euler_step(sigma: float, sigma_next: float) -> None:
     euler = (1.0, sigma_next - sigma, 0.0)
     for transition in (
@@ -48,7 +49,7 @@ def test_without_noise_every_kernel_is_the_euler_step(sigma: float, sigma_next: 
         assert numbers(transition) == pytest.approx(euler, abs=1e-12)
 
 
-@pytest.mark.parametrize(("sigma", "sigma_next"), LEVELS)
+@in_one_test(("sigma", "sigma_next"), LEVELS)
 def test_euler_maruyama_is_the_two_line_form_of_dancegrpo(sigma: float, sigma_next: float) -> None:
     x, v = latents_and_velocity()
     g, delta = 0.3, sigma_next - sigma
@@ -77,7 +78,7 @@ def test_the_bridge_mixes_predicted_clean_and_noise(sigma: float, sigma_next: fl
     assert step.std**2 + (sigma_next * correlation) ** 2 == pytest.approx(sigma_next**2)
 
 
-@pytest.mark.parametrize(("sigma", "sigma_next"), LEVELS)
+@in_one_test(("sigma", "sigma_next"), LEVELS)
 def test_the_mean_answers_to_the_velocity_as_the_formula_says(sigma: float, sigma_next: float) -> None:
     x, v = latents_and_velocity()
     h, g, r = sigma - sigma_next, 0.4, 0.7
@@ -90,7 +91,7 @@ def test_the_mean_answers_to_the_velocity_as_the_formula_says(sigma: float, sigm
         torch.testing.assert_close(gradient.abs(), torch.full_like(v, expected), rtol=0, atol=1e-12)
 
 
-@pytest.mark.parametrize(("sigma", "sigma_next"), LEVELS)
+@in_one_test(("sigma", "sigma_next"), LEVELS)
 def test_precise_of_sqrt_2_is_ancestral_ddim_is_first_order_sde_dpm_solver(sigma: float, sigma_next: float) -> None:
     x, v = latents_and_velocity()
     precise = bridge(sigma, sigma_next, precise_correlation(sigma, sigma_next, math.sqrt(2)))

@@ -8,6 +8,7 @@ from mmrl.core.contracts import ConfigError
 from mmrl.core.keys import GroupKey
 from mmrl.core.plugins import build
 from mmrl.plans.flow import Plan
+from tests.parameters import in_one_test
 
 KEY = GroupKey(0, 0, 0)
 
@@ -19,7 +20,7 @@ def plan(grid_policy: Any, first: int, last: int, num_steps: int = 25, **tail: A
     return found
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("first", "ratio", "steps"),
     [(0, 0.4, 7), (0, 0.2, 3), (4, 0.4, 6), (10, 0.4, 3), (17, 0.4, 1), (20, 0.4, 1), (0, 1.0, 21)],
 )

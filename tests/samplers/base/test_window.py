@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from mmrl.core.keys import GroupKey
 from mmrl.samplers.base.window import Window, sample_subset
+from tests.parameters import in_one_test
 
 
 def at(iteration: int = 0, *, draw: int = 0, seed: int = 0) -> GroupKey:
@@ -74,7 +75,7 @@ def test_a_window_that_decays_to_nothing_still_visits_every_place() -> None:
     assert starts(window, 5, 8) == [0, 0, 0, 1, 2, 3, 0, 0]
 
 
-@pytest.mark.parametrize("schedule", ["progressive", "random", "decay", "exp_decay"])
+@in_one_test("schedule", ["progressive", "random", "decay", "exp_decay"])
 def test_a_resumed_run_finds_its_window_from_the_iteration_alone(schedule: Any) -> None:
     def window() -> Window:
         return Window("sliding", size=3, every=4, schedule=schedule)
@@ -158,7 +159,7 @@ def test_the_window_has_its_size_and_stays_inside(
         assert steps[-1] - steps[0] == size - 1
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("settings", "message"),
     [
         ({"mode": "random"}, "'random' needs a size"),
@@ -176,7 +177,7 @@ def test_settings_that_make_no_sense_are_refused(settings: dict[str, Any], messa
         Window(**settings)
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("window", "message"),
     [
         (Window("range", last=11), "first < last <= 9 with 10 steps.*got first 0, last 11"),

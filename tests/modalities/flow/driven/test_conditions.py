@@ -15,6 +15,7 @@ from mmrl.media.roles import fits, role_of
 from mmrl.modalities.diffusers_pipeline import DiffusersPipeline
 from mmrl.modalities.flow.driven import conditions
 from mmrl.modalities.flow.driven.arguments import Arguments
+from tests.parameters import in_one_test
 from tests.rewards.pictures import Shown
 
 TAKES = frozenset(
@@ -60,7 +61,7 @@ def test_images_with_roles_go_where_their_roles_fit() -> None:
     assert found["mask_image"].mode == "L"
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("prompt", "names", "count", "reason"),
     [
         (prompt_of(count=2), ("image", "mask_image"), 0, None),

@@ -18,6 +18,7 @@ from mmrl.modalities.diffusers_pipeline import DiffusersPipeline
 from mmrl.modalities.flow.driven.latent_map import LatentMap, NoEncoding
 from mmrl.modalities.tiny.pipelines.families import write_tiny_pipeline
 from mmrl.run_directory.start import new_run
+from tests.parameters import in_one_test
 from tests.process_runs import metrics
 
 CPU = torch.device("cpu")
@@ -39,7 +40,7 @@ def test_a_map_of_scaled_shifted_and_moved_elements_is_known_from_what_it_does()
     torch.testing.assert_close(found.states_of(latents_of(states)), states)
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("latents_of", "message"),
     [
         (lambda states: states.cumsum(-1), "mixes the elements"),

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from mmrl.modalities.flow.driven.scales import ExplodingVariance, Rising, Scale, scale_of
+from tests.parameters import in_one_test
 
 CLEAN, NOISE = torch.randn(2, 3, 4, generator=torch.Generator().manual_seed(0)).double().unbind()
 LEVELS = torch.tensor([0.9, 0.5, 0.0], dtype=torch.float64)
@@ -57,7 +58,7 @@ def test_first_states_are_the_pipelines_own() -> None:
     torch.testing.assert_close(Rising().first(NOISE, torch.ones(3).double()), NOISE)
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("settings", "expected"),
     [
         ({}, Scale()),

@@ -7,6 +7,7 @@ import pytest
 
 from mmrl.core.contracts import ConfigError
 from mmrl.rewards.base.judging.prompt_files import Criterion, JudgePrompt, criteria_of, load_prompt, prompt_names
+from tests.parameters import in_one_test
 
 NUMBER: dict[str, Any] = {"form": "number", "about": "x", "question": "How good is {answer} for {prompt}?"}
 
@@ -41,7 +42,7 @@ def test_a_file_of_ones_own(tmp_path: Path) -> None:
         load_prompt("image_qualty")
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("changes", "message"),
     [
         ({"question": "  "}, "must not be empty"),

@@ -18,9 +18,10 @@ from mmrl.rewards.base.judging.verdicts import (
     share_of_yes,
     verdict_in,
 )
+from tests.parameters import in_one_test
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("reply", "verdict"),
     [
         ("Sharp, well lit.\nScore: 4", "4"),
@@ -37,18 +38,18 @@ def test_the_last_labelled_line_counts(reply: str, verdict: Any) -> None:
     assert verdict_in(reply, "Score", is_bare=True) == verdict
 
 
-@pytest.mark.parametrize("reply", ["", "   ", "I would give four points.", "the score: is high"])
+@in_one_test("reply", ["", "   ", "I would give four points.", "the score: is high"])
 def test_a_reply_without_a_verdict_is_no_answer(reply: str) -> None:
     with pytest.raises(UnansweredError, match=r"no line 'Score: \.\.\.'"):
         verdict_in(reply, "Score", is_bare=False)
 
 
-@pytest.mark.parametrize(("verdict", "number"), [("4", 4), (" 4.5 ", 4.5), ("4/5", 4), (4, 4), (".5", 0.5), ("4.", 4)])
+@in_one_test(("verdict", "number"), [("4", 4), (" 4.5 ", 4.5), ("4/5", 4), (4, 4), (".5", 0.5), ("4.", 4)])
 def test_numbers_on_the_scale(verdict: Any, number: float) -> None:
     assert number_of(verdict, 0, 5) == number
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     "verdict", ["6", "-1", "four", "4/10", "4 or 5", "", None, True, math.nan, [4], {"a": 4}, "1e1", "nan", "٤"]
 )
 def test_what_is_no_number_on_the_scale_is_no_answer(verdict: Any) -> None:
