@@ -10,7 +10,7 @@ file imports from a folder above its own, where folders import each other in a c
 import ast
 import os
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
 from pathlib import Path
 
@@ -100,10 +100,18 @@ def module_files(root: Path = ROOT) -> dict[str, Path]:
     return files
 
 
+def statements(tree: ast.AST) -> Iterator[ast.AST]:
+    """Yields what `ast.walk` yields, but without expressions, which are most of a file and import nothing."""
+    yield tree
+    for node in ast.iter_child_nodes(tree):
+        if not isinstance(node, ast.expr):
+            yield from statements(node)
+
+
 def imported(tree: ast.AST, module: str, is_package: bool, known: Iterable[str]) -> set[str]:
     """Returns the modules that the statements of `module` import, by their full names; of others than mmrl, too."""
     targets, known = set(), set(known)
-    for node in ast.walk(tree):
+    for node in statements(tree):
         if isinstance(node, ast.Import):
             targets |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):

@@ -12,7 +12,7 @@ from mmrl.assembly.build import build
 from mmrl.commands.check import check_tiny, plan_summary
 from mmrl.core.config import DatasetSettings, RunConfig, load_config, shipped_names, to_yaml
 from mmrl.core.data import Prompt
-from tests.parameters import in_one_test
+from tests.parameters import in_one_test, slow_but
 from tests.web_pages import needs_browser
 
 ROOT = Path(__file__).parents[1]
@@ -75,7 +75,7 @@ def test_a_config_and_the_guide_name_the_same_paper() -> None:
         assert not section or recipe.arxiv in section, name
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", slow_but(NAMES, *SMALL))
 def test_a_config_builds_and_its_plan_is_known(name: str) -> None:
     config = shipped(name)
     found = plan_summary(config)  # builds it, with synthetic rows for data that is not on this machine
@@ -94,7 +94,7 @@ def test_a_config_builds_and_its_plan_is_known(name: str) -> None:
     assert found["network calls of the updates"] > 0 and found["held-out samples"] > 0
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", slow_but(NAMES, *SMALL))
 def test_a_config_written_out_reads_back_equal(name: str, tmp_path: Path) -> None:
     config = shipped(name)
     (tmp_path / "config.yaml").write_text(to_yaml(config), encoding="utf-8")

@@ -5,6 +5,7 @@ import importlib
 import json
 import re
 import shlex
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -49,13 +50,14 @@ def test_the_settings_that_every_reward_has_are_in_the_guide() -> None:
 PAGES = sorted(path for path in (*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("benchmarks/*.md")))
 
 
-def anchors(text: str) -> set[str]:
+@cache
+def anchors(page: Path) -> set[str]:
     """The names of a page's headings in links, as GitHub makes them."""
-    headings = re.findall(r"^#+ (.+)$", text, flags=re.MULTILINE)
+    headings = re.findall(r"^#+ (.+)$", page.read_text(encoding="utf-8"), flags=re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+@in_one_test("page", PAGES)
 def test_every_link_inside_the_repository_leads_somewhere(page: Path) -> None:
     broken = []
     for target in re.findall(r"\]\(([^)\s]+)\)", page.read_text(encoding="utf-8")):
@@ -63,7 +65,7 @@ def test_every_link_inside_the_repository_leads_somewhere(page: Path) -> None:
         if file.startswith(("http:", "https:")):
             continue
         path = page if not file else (page.parent / file).resolve()
-        if not path.exists() or (anchor and anchor not in anchors(path.read_text(encoding="utf-8"))):
+        if not path.exists() or (anchor and anchor not in anchors(path)):
             broken.append(target)
     assert not broken
 

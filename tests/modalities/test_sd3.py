@@ -17,6 +17,7 @@ from mmrl.modalities.sd3 import StableDiffusion3
 from mmrl.plans.flow import Plan
 from mmrl.samplers.flow_sde import FlowSDE
 from mmrl.samplers.ode import ODE
+from tests.parameters import slow_but
 
 KEY = GroupKey(3, 0, 0)
 
@@ -27,7 +28,9 @@ def ode_images(policy: StableDiffusion3, prompt: str, sampler: ODE, count: int =
     return images
 
 
-@pytest.mark.parametrize(("guidance", "sigmas"), [(1.0, "pipeline"), (4.5, "pipeline"), (4.5, "uniform")])
+@pytest.mark.parametrize(
+    ("guidance", "sigmas"), slow_but([(1.0, "pipeline"), (4.5, "pipeline"), (4.5, "uniform")], (4.5, "pipeline"))
+)
 def test_an_ode_plan_draws_what_the_stock_pipeline_draws(
     twin_policy: Any, twin_folder: Path, guidance: float, sigmas: Any
 ) -> None:

@@ -21,13 +21,16 @@ from mmrl.core.keys import generator
 from mmrl.core.plugins import build, find, names
 from mmrl.core.reward_batches import IMAGE, LOADED, MEDIA, NEEDS, check_needs, check_prompts, select, units_of
 from mmrl.scoring.calls import call_reward
+from tests.parameters import slow_but
 from tests.rewards.example import Example, example_of
 
 SEEDS = range(12)
 PATHS = ("read", "written")
+FAST = ("clip_score", "http", "router", "vlm_judge")  # one of each kind of those that have twins
+TWINS = [name for name in names("rewards") if hasattr(find("rewards", name), "tiny")]
 
 
-@pytest.fixture(scope="module", params=names("rewards"))
+@pytest.fixture(scope="module", params=slow_but(names("rewards"), *(set(names("rewards")) - set(TWINS)), *FAST))
 def name(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 

@@ -21,6 +21,7 @@ from mmrl.training.member_sampling import check_min_advantage, member_importance
 from mmrl.training.processes import Processes
 from mmrl.training.update import Updater, views_of
 from tests.linear_flow import LinearFlow
+from tests.parameters import slow_but
 from tests.toys import GroupPreference, ToyTokens, loss_batch, toy_rollout
 
 KEY = GroupKey(3, 1, 0)
@@ -53,7 +54,7 @@ def subsets(probability: list[float]) -> Iterator[tuple[float, Tensor]]:
         yield float(chance), torch.tensor([[1 / p if kept else 0.0] for kept, p in pairs])
 
 
-@pytest.mark.parametrize("micro_batch", [1, 100])
+@pytest.mark.parametrize("micro_batch", slow_but([1, 100], 100))
 @pytest.mark.parametrize("loss", [
     Grpo(clip_low=0.02, clip_high=0.02, kl_coef=0.3, kl="k3"),
     Grpo(clip_low=0.02, clip_high=0.02, normalise="group"),

@@ -33,9 +33,7 @@ def sampled(policy: Any, count: int, scale: float = 2.0) -> Rollout:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "kind", [StableDiffusion3, *(pytest.param(k, marks=pytest.mark.slow) for k in (StableDiffusion, StableDiffusionXL))]
-)
+@pytest.mark.parametrize("kind", [StableDiffusion3, StableDiffusion, StableDiffusionXL])
 def test_a_compiled_network_gives_the_same_images_and_updates_by_few_programs(
     kind: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

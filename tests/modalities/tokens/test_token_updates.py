@@ -52,7 +52,7 @@ def slow_gradient(policy: VisionLanguage, drawn: Rollout, by: Normalisation, con
 
 
 @pytest.mark.parametrize("loss", slow_but([Grpo, Reinforce], Grpo))
-@pytest.mark.parametrize("by", NORMALISATIONS)
+@pytest.mark.parametrize("by", slow_but(NORMALISATIONS, "group"))
 def test_the_first_update_is_the_policy_gradient(by: Normalisation, loss: Any) -> None:
     policy = vision_twins.policy()
     drawn = vision_twins.rollout(policy, 6, top_p=0.9)
