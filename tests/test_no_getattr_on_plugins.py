@@ -122,7 +122,13 @@ def places() -> set[str]:
     files = {file for folder in FOLDERS for file in (ROOT / folder).rglob("*.py") if file.stem != LOADER}
     named = {file: ".".join(file.relative_to(ROOT).with_suffix("").parts).removeprefix("mmrl.") for file in files}
     named = {file: name.removesuffix(".__init__") for file, name in named.items()}
-    return {place for file in files for place in asking(ast.parse(file.read_text("utf-8")), named[file])}
+    sources = {file: file.read_text("utf-8") for file in files}
+    return {
+        place
+        for file, source in sources.items()
+        if any(word in source for word in ASKING)  # few do, and to parse is slow
+        for place in asking(ast.parse(source), named[file])
+    }
 
 
 def allowed() -> set[str]:

@@ -55,6 +55,7 @@ def test_all_else_is_read_as_the_library_reads_it(text: str) -> None:
     assert parse_yaml(text, "my.yaml") == yaml.safe_load(text)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("text", ["[" * 7_999, "- " * 3_999 + "a", "[" * 100_000])
 def test_no_depth_ends_the_process(text: str) -> None:
     with pytest.raises(ConfigError, match="is not YAML"):

@@ -183,6 +183,7 @@ def test_a_packed_row_gives_what_it_gives_under_sdpa(family: str, uncompiled: No
     assert_equal(found, shared(family, "lora", sharing="packed"))
 
 
+@pytest.mark.slow
 def test_every_layer_of_the_language_model_runs_it_and_none_of_the_tower(
     uncompiled: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
