@@ -95,7 +95,7 @@ def test_every_loss_is_tried() -> None:
         assert loss.needs <= {"old", "reference", "averaged"}
 
 
-@in_one_test(("loss", "evaluation"), _cases())
+@pytest.mark.parametrize(("loss", "evaluation"), _cases())
 def test_terms_and_metrics_are_finite_and_have_the_batchs_shape(loss: Any, evaluation: Any) -> None:
     result = loss(loss.measure(_forward_outputs(evaluation, _entry())), _batch())
     assert result.terms.shape == (B, K) and result.terms.dtype == torch.float32 and result.terms.isfinite().all()
@@ -103,7 +103,7 @@ def test_terms_and_metrics_are_finite_and_have_the_batchs_shape(loss: Any, evalu
         assert values.shape == (B, K) and not values.requires_grad and values.isfinite().all()
 
 
-@in_one_test(("loss", "evaluation"), _cases())
+@pytest.mark.parametrize(("loss", "evaluation"), _cases())
 def test_measures_are_zero_outside_the_view_and_reach_the_trained_weights_inside(loss: Any, evaluation: Any) -> None:
     measures = loss.measure(_forward_outputs(evaluation, _entry()))
     for measure in measures:
@@ -112,7 +112,7 @@ def test_measures_are_zero_outside_the_view_and_reach_the_trained_weights_inside
     assert sum(not measure.requires_grad for measure in measures) == FACTS.get(type(loss).__name__, 0)
 
 
-@in_one_test(("loss", "evaluation"), _cases())
+@pytest.mark.parametrize(("loss", "evaluation"), _cases())
 def test_the_order_of_the_samples_does_not_matter(loss: Any, evaluation: Any) -> None:
     order = torch.tensor([2, 0, 3, 1])
     plain = loss(loss.measure(_forward_outputs(evaluation, _entry())), _batch())

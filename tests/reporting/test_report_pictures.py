@@ -16,7 +16,6 @@ from mmrl.reporting.contact_sheet import FRAME
 from mmrl.reporting.formatting import breakable
 from mmrl.reporting.report import picture, write_report
 from mmrl.reporting.theme import STYLE
-from tests.parameters import in_one_test
 
 
 @pytest.fixture
@@ -101,7 +100,7 @@ def test_a_picture_is_inlined_exactly_where_that_is_smaller(run: Path) -> None:
     assert re.findall(r"data:image/(\w+)", write_report(run).read_text()) == ["png", "png", "jpeg", "jpeg"]
 
 
-@in_one_test(
+@pytest.mark.parametrize(
     ("content", "message"),
     [
         ('{"samples": [{"prompt": "a", "seed": 1, "file": "../../secret.png"}]}', "must name a file beside"),

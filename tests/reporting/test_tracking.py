@@ -72,7 +72,7 @@ def test_no_file_is_an_empty_log(log: MetricsLog) -> None:
     assert log.read() == [] and not log.path.exists()
 
 
-@in_one_test("cut", range(2, 20))
+@pytest.mark.parametrize("cut", range(2, 20))
 def test_a_torn_last_line_is_left_out_and_only_it(log: MetricsLog, cut: int) -> None:
     log.write(1, {"a": 1.0})
     log.write(2, {"a": 1.0})
@@ -110,7 +110,7 @@ def test_damage_in_the_middle_is_named_by_its_line(log: MetricsLog, bad: str) ->
         log.read()
 
 
-@in_one_test("kept, lines", [(-1, 0), (0, 1), (1, 2), (2, 4), (7, 5)])
+@pytest.mark.parametrize("kept, lines", [(-1, 0), (0, 1), (1, 2), (2, 4), (7, 5)])
 def test_cutting_back_keeps_the_lines_up_to_the_iteration_byte_for_byte(log: MetricsLog, kept: int, lines: int) -> None:
     for iteration, value in ((0, 0.1), (1, 0.2), (2, 0.3), (2, 0.4), (3, math.nan)):
         log.write(iteration, {"time/iteration": value})
