@@ -9,14 +9,16 @@ left out. `problems` says what must not be committed; tests/test_notebooks.py as
 import argparse
 import base64
 import io
-import json
 import re
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
+import nbformat
+from nbformat import NotebookNode
 from PIL import Image
 
 FOLDER = Path(__file__).parents[1] / "docs" / "notebooks"
@@ -41,60 +43,51 @@ SMALL = {  # the lines of the settings that `--small` replaces, for each noteboo
 }
 
 
-def small(notebook: dict[str, Any]) -> dict[str, Any]:
+def small(notebook: NotebookNode) -> NotebookNode:
     """Returns the notebook with the settings of `SMALL` in the cell that is tagged `settings`."""
-    copy: dict[str, Any] = json.loads(json.dumps(notebook))
+    copy = deepcopy(notebook)
     (cell,) = [cell for cell in copy["cells"] if "settings" in cell["metadata"].get("tags", ())]
-    source = text_of(cell["source"])
+    source = cell.source
     for name, value in SMALL.items():
         source, count = re.subn(rf"^{name}(: [^=]+)? = [^#\n]*", f"{name} = {value}  ", source, flags=re.M)
         if count != 1:
             raise ValueError(f"the cell of settings must set {name} once, got {count} times")
-    cell["source"] = source
+    cell.source = source
     return copy
 
 
-def execute(notebook: dict[str, Any], folder: Path) -> dict[str, Any]:
+def execute(notebook: NotebookNode, folder: Path) -> NotebookNode:
     """Returns the notebook with the outputs of its cells, executed in `folder`; raises where a cell does."""
-    import nbformat
     from nbclient import NotebookClient
 
-    node = nbformat.reads(json.dumps(notebook), as_version=4)  # type: ignore[no-untyped-call]
-    client = NotebookClient(node, timeout=1200, kernel_name="python3", resources={"metadata": {"path": str(folder)}})
-    client.execute()
-    executed: dict[str, Any] = json.loads(nbformat.writes(node))  # type: ignore[no-untyped-call]
-    return executed
+    resources = {"metadata": {"path": str(folder)}}
+    return NotebookClient(deepcopy(notebook), timeout=1200, kernel_name="python3", resources=resources).execute()
 
 
-def normalised(notebook: Mapping[str, Any]) -> dict[str, Any]:
+def normalised(notebook: NotebookNode) -> NotebookNode:
     """Returns the notebook without what differs between two executions of the same cells."""
-    cells, count = [], 0
-    for number, cell in enumerate(notebook["cells"]):
-        tags = {"tags": cell["metadata"]["tags"]} if cell["metadata"].get("tags") else {}
-        kept = {"cell_type": cell["cell_type"], "id": f"cell-{number:02d}", "metadata": tags}
-        if cell["cell_type"] == "code":
+    copy, count = deepcopy(notebook), 0
+    copy.metadata, copy.nbformat, copy.nbformat_minor = METADATA, 4, 5
+    for number, cell in enumerate(copy.cells):
+        cell.id = f"cell-{number:02d}"
+        cell.metadata = {"tags": cell.metadata.tags} if cell.metadata.get("tags") else {}
+        if cell.cell_type == "code":
             count += 1
-            kept |= {"execution_count": count, "outputs": list(_outputs(cell["outputs"], count))}
-        cells.append(kept | {"source": text_of(cell["source"]).splitlines(keepends=True)})
-    return {"cells": cells, "metadata": METADATA, "nbformat": 4, "nbformat_minor": 5}
+            cell.execution_count, cell.outputs = count, [_kept(one, count) for one in cell.outputs if _is_result(one)]
+    return copy
 
 
-def _outputs(outputs: list[dict[str, Any]], count: int) -> Iterator[dict[str, Any]]:
-    """Yields the outputs of a cell but for progress: stderr, and what rich shows in a notebook."""
-    for output in outputs:
-        if output["output_type"] == "stream" and output["name"] == "stderr":
-            continue
-        if text_of(output.get("data", {}).get("text/html", "")).startswith(RICH):
-            continue
-        if output["output_type"] == "stream":
-            yield output | {"text": text_of(output["text"]).splitlines(keepends=True)}
-            continue
-        kept = dict(output)
-        if "data" in output:
-            kept |= {"data": _smaller(output["data"]), "metadata": {}}
-        if "execution_count" in output:
-            kept["execution_count"] = count
-        yield kept
+def _is_result(output: NotebookNode) -> bool:
+    """Returns whether an output is none of progress: stderr, and what rich shows in a notebook."""
+    return output.get("name") != "stderr" and not output.get("data", {}).get("text/html", "").startswith(RICH)
+
+
+def _kept(output: NotebookNode, count: int) -> NotebookNode:
+    if "data" in output:
+        output.data, output.metadata = _smaller(output.data), {}
+    if "execution_count" in output:
+        output.execution_count = count
+    return output
 
 
 def _smaller(data: Mapping[str, Any]) -> dict[str, Any]:
@@ -102,22 +95,14 @@ def _smaller(data: Mapping[str, Any]) -> dict[str, Any]:
     smaller = dict(data)
     if "image/png" in data:
         buffer = io.BytesIO()
-        with Image.open(io.BytesIO(base64.b64decode(text_of(data["image/png"])))) as picture:
+        with Image.open(io.BytesIO(base64.b64decode(data["image/png"]))) as picture:
             if picture.mode != "P":  # one with a palette is small already
                 picture.convert("RGB").quantize(256, dither=Image.Dither.NONE).save(buffer, "PNG", optimize=True)
                 smaller["image/png"] = base64.b64encode(buffer.getvalue()).decode() + "\n"
     return smaller
 
 
-def as_text(notebook: Mapping[str, Any]) -> str:
-    return json.dumps(notebook, indent=1, ensure_ascii=False, sort_keys=True) + "\n"
-
-
-def text_of(source: str | list[str]) -> str:
-    return source if isinstance(source, str) else "".join(source)
-
-
-def problems(notebook: Mapping[str, Any]) -> list[str]:
+def problems(notebook: NotebookNode) -> list[str]:
     """Returns what is wrong with a notebook that is to be committed, in words; empty where nothing is."""
     found = []
     if notebook["metadata"] != METADATA:
@@ -130,9 +115,9 @@ def problems(notebook: Mapping[str, Any]) -> list[str]:
     for output in outputs:
         if output["output_type"] == "error":
             found.append(f"a cell ended with {output['ename']}: {output['evalue']}")
-        words = text_of(output.get("text", "")) + text_of(output.get("data", {}).get("text/plain", ""))
+        words = output.get("text", "") + output.get("data", {}).get("text/plain", "")
         found += [f"{why}: {match[0]!r}" for pattern, why in TELLING.items() if (match := re.search(pattern, words))]
-    if (size := len(as_text(notebook).encode())) > LARGEST:
+    if (size := len(nbformat.writes(notebook).encode())) > LARGEST:
         found.append(f"it has {size} bytes, and at most {LARGEST} are allowed")
     return found
 
@@ -148,11 +133,11 @@ def main() -> None:
     if wrong := sorted(set(given.names) - set(NAMES)):
         parser.error(f"there is no notebook {wrong[0]!r}; allowed are {', '.join(NAMES)}")
     for name in given.names or NAMES:
-        notebook = json.loads((FOLDER / f"{name}.ipynb").read_text(encoding="utf-8"))
+        notebook = nbformat.read(FOLDER / f"{name}.ipynb", as_version=4)
         with tempfile.TemporaryDirectory() as folder:
             executed = normalised(execute(small(notebook) if given.small else notebook, Path(folder)))
         given.out.mkdir(parents=True, exist_ok=True)
-        (given.out / f"{name}.ipynb").write_text(as_text(executed), encoding="utf-8")
+        nbformat.write(executed, given.out / f"{name}.ipynb")
         wrong = [] if given.small else problems(executed)
         print(f"{given.out / name}.ipynb: {'; '.join(wrong) or 'good'}")
         if wrong:

@@ -7,10 +7,8 @@ The text that stands in git is the same that GitHub shows: links are rewritten h
 
 import os
 import re
-from collections.abc import Iterator
 from html import escape
 from pathlib import Path
-from typing import Any
 
 import public_api
 from mkdocs.config.defaults import MkDocsConfig
@@ -21,6 +19,7 @@ from mkdocs.utils import get_relative_url
 ROOT = Path(__file__).resolve().parents[1]
 DOCS = ROOT / "docs"
 OUTSIDE = "repository"  # the folder of the site for pages of files outside docs/
+IN_NAV = {f"{OUTSIDE}/{name}.md" for name in ("benchmarks/README", "CONTRIBUTING", "CHANGELOG")}  # see docs/.nav.yml
 LANGUAGES = {".py": "python", ".yaml": "yaml", ".yml": "yaml", ".toml": "toml", ".sh": "bash", ".js": "javascript"}
 PICTURES = (".png", ".svg", ".jpg", ".gif", ".webp")
 # A code block or an inline code, which hold no links; or a link, of Markdown or HTML.
@@ -29,29 +28,6 @@ LINK = re.compile(
     r"|(?P<open>\]\(|\b(?:src|srcset|href)=\")(?P<target>[^)\s\"]+)",
     re.MULTILINE | re.DOTALL,
 )
-
-
-def on_config(config: MkDocsConfig) -> MkDocsConfig:
-    """Replaces the stars of the navigation by the pages that they match, and links that leave docs/ by their pages."""
-    config.nav = list(_expanded(config.nav or [], set()))
-    return config
-
-
-def _expanded(entries: list[Any], seen: set[str]) -> Iterator[Any]:
-    for entry in entries:
-        if isinstance(entry, dict):
-            ((title, inner),) = entry.items()
-            if isinstance(inner, str):
-                seen.add(inner)
-                yield entry
-            elif found := list(_expanded(inner, seen)):
-                yield {title: found}
-        elif "*" in entry:
-            names = _reference() if entry.startswith("reference/") else DOCS.glob(entry)
-            yield from sorted({path.relative_to(DOCS).as_posix() for path in names} - seen)
-        else:
-            seen.add(entry)
-            yield _place((DOCS / entry).resolve()) if entry.startswith("../") else entry
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
@@ -75,7 +51,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Rewrites the links of a page, and what Python-Markdown reads otherwise than GitHub."""
+    """Rewrites the links of a page."""
     own = page.file.src_uri
 
     def rewritten(match: re.Match[str]) -> str:
@@ -87,7 +63,7 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
         place = os.path.relpath(_place((_origin(own).parent / name).resolve()), Path(own).parent) if name else ""
         return "](" + place + hash_ + anchor
 
-    return lists(LINK.sub(rewritten, markdown))
+    return LINK.sub(rewritten, markdown)
 
 
 def on_page_content(html: str, page: Page, config: MkDocsConfig, files: Files) -> str:
@@ -105,27 +81,6 @@ def _address(target: str, page: Page, files: Files) -> str:
     name, hash_, anchor = target.partition("#")
     file = files.get_file_from_path(_place((_origin(page.file.src_uri).parent / name).resolve())) if name else None
     return get_relative_url(file.url, page.file.url) + hash_ + anchor if file else target
-
-
-def lists(markdown: str) -> str:
-    """Returns the text with its lists as Python-Markdown needs them: behind an empty line, and indented by four."""
-    lines: list[str] = []
-    in_code, in_list = False, False
-    for line in markdown.split("\n"):
-        if line.lstrip().startswith(("```", "~~~")):
-            in_code = not in_code
-        item = re.match(r"( *)(?:[-*+]|\d+\.) +\S", line)
-        if not in_code and item:
-            if not in_list and lines and lines[-1].strip():
-                lines.append("")
-            in_list = True
-        elif not line.strip() or not line.startswith(" "):
-            in_list = in_list and bool(line.strip()) and not line.startswith("#")
-        if in_list and not in_code and line.startswith("  "):
-            indent = len(line) - len(line.lstrip())
-            line = " " * (4 * (indent // 2)) + line.lstrip()
-        lines.append(line)
-    return "\n".join(lines)
 
 
 def _targets(markdown: str) -> list[str]:
@@ -160,8 +115,9 @@ def _generated(path: Path, config: MkDocsConfig) -> File:
     if path.suffix in PICTURES:
         return File.generated(config, place, abs_src_path=str(path))
     if path.suffix == ".md":
-        content = path.read_text(encoding="utf-8")
-    elif path.is_dir():
+        inclusion = InclusionLevel.INCLUDED if place in IN_NAV else InclusionLevel.NOT_IN_NAV
+        return File.generated(config, place, content=path.read_text(encoding="utf-8"), inclusion=inclusion)
+    if path.is_dir():
         names = sorted(
             inner.name + "/" * inner.is_dir() for inner in path.iterdir() if not inner.name.startswith((".", "_"))
         )

@@ -1,6 +1,5 @@
 """The notebooks of the guide run, and what is committed of them is whole and says nothing of the machine."""
 
-import json
 import os
 import subprocess
 import sys
@@ -8,16 +7,18 @@ from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
+import nbformat
 import notebooks
 import pytest
+from nbformat import NotebookNode
 
 from tests.parameters import in_one_test
 
 ROOT = Path(__file__).parents[1]
 
 
-def committed(name: str) -> dict[str, Any]:
-    notebook: dict[str, Any] = json.loads((notebooks.FOLDER / f"{name}.ipynb").read_text(encoding="utf-8"))
+def committed(name: str) -> NotebookNode:
+    notebook: NotebookNode = nbformat.read(notebooks.FOLDER / f"{name}.ipynb", as_version=4)
     return notebook
 
 
@@ -30,7 +31,7 @@ def test_the_committed_outputs_can_be_shown(name: str) -> None:
     notebook = committed(name)
     assert notebooks.problems(notebook) == []
     text = (notebooks.FOLDER / f"{name}.ipynb").read_text(encoding="utf-8")
-    assert text == notebooks.as_text(notebook), "the same cells are the same bytes, so that changes are small"
+    assert text == nbformat.writes(notebook) + "\n", "the same cells are the same bytes, so that changes are small"
 
 
 @pytest.mark.parametrize("name", notebooks.NAMES)
@@ -45,16 +46,16 @@ def test_the_settings_can_be_made_small(name: str) -> None:
 @in_one_test(
     ("output", "complaint"),
     [
-        ({"output_type": "stream", "name": "stdout", "text": ["/home/ada/runs/first\n"]}, "a path of this machine"),
-        ({"output_type": "stream", "name": "stdout", "text": ["done in 12.5 s\n"]}, "a time"),
-        ({"output_type": "stream", "name": "stderr", "text": ["a warning\n"]}, "not as scripts/notebooks.py writes it"),
+        ({"output_type": "stream", "name": "stdout", "text": "/home/ada/runs/first\n"}, "a path of this machine"),
+        ({"output_type": "stream", "name": "stdout", "text": "done in 12.5 s\n"}, "a time"),
+        ({"output_type": "stream", "name": "stderr", "text": "a warning\n"}, "not as scripts/notebooks.py writes it"),
         (
-            {"output_type": "display_data", "data": {"text/html": [notebooks.RICH, ">2/2</pre>"]}, "metadata": {}},
+            {"output_type": "display_data", "data": {"text/html": notebooks.RICH + ">2/2</pre>"}, "metadata": {}},
             "not as scripts/notebooks.py writes it",
         ),
         ({"output_type": "error", "ename": "ValueError", "evalue": "no", "traceback": []}, "ended with ValueError: no"),
         (
-            {"output_type": "display_data", "data": {"text/plain": ["<A at 0x7f00aa11bb22>"]}, "metadata": {}},
+            {"output_type": "display_data", "data": {"text/plain": "<A at 0x7f00aa11bb22>"}, "metadata": {}},
             "the address of an object",
         ),
     ],
@@ -62,7 +63,7 @@ def test_the_settings_can_be_made_small(name: str) -> None:
 def test_what_must_not_be_committed_is_seen(output: dict[str, Any], complaint: str) -> None:
     notebook = deepcopy(committed("images"))
     cell = next(cell for cell in notebook["cells"] if cell["cell_type"] == "code")
-    cell["outputs"].append(output)
+    cell["outputs"].append(nbformat.from_dict(output))
     assert any(complaint in problem for problem in notebooks.problems(notebook))
 
 
@@ -90,11 +91,9 @@ def test_every_cell_runs(name: str, tmp_path: Path) -> None:
         timeout=900,
     )
     assert done.returncode == 0, done.stderr[-3000:]
-    executed = json.loads((tmp_path / "out" / f"{name}.ipynb").read_text(encoding="utf-8"))
+    executed = nbformat.read(tmp_path / "out" / f"{name}.ipynb", as_version=4)
     before = [cell["source"] for cell in notebooks.small(committed(name))["cells"]]
-    assert [notebooks.text_of(cell["source"]) for cell in executed["cells"]] == [
-        notebooks.text_of(source) for source in before
-    ]
+    assert [cell["source"] for cell in executed["cells"]] == before
     outputs = [output for cell in executed["cells"] for output in cell.get("outputs", ())]
     assert not [output for output in outputs if output["output_type"] == "error"]
     assert sum("image/png" in output.get("data", ()) for output in outputs) >= 4

@@ -70,12 +70,6 @@ def leads_somewhere(link: str, page: Path, pages: dict[Path, Parts]) -> bool:
     return target.is_file() and (target not in pages or unquote(parts.fragment) in pages[target].anchors)
 
 
-def test_lists_stand_behind_an_empty_line_and_are_indented_by_four() -> None:
-    text = "words\n- one\n  more\n  - two\n\nend\n\n```\nwords\n- code\n  - code\n```\n"
-    expected = "words\n\n- one\n    more\n    - two\n\nend\n\n```\nwords\n- code\n  - code\n```\n"
-    assert site_hooks.lists(text) == expected
-
-
 def test_links_are_found_outside_of_code_only() -> None:
     text = 'a [`b`](c.md#d), `[e](f.md)`, <img src="g.png">\n\n```text\n[h](i.md)\n```\n[j](../k.py) ![l](m.svg)\n'
     found = [match["target"] for match in site_hooks.LINK.finditer(text) if not match["code"]]
