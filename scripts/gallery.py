@@ -9,7 +9,6 @@ import io
 import json
 import os
 import shlex
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -18,14 +17,14 @@ from pathlib import Path
 
 from curve_pictures import strip, train
 from PIL import Image
+from playwright.sync_api import sync_playwright
 
+from mmrl.environments.base.chromium import find_executable
 from mmrl.reporting.report import picture
 
 ROOT = Path(__file__).resolve().parents[1]
 FOLDER = ROOT / "docs" / "gallery"
 LARGEST = 400_000  # bytes of a picture
-BELOW = 150  # pixels that a window is higher than its picture: Chromium does not always paint the last ones
-BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 
 QUICK = "evaluation.every=0 evaluation.num_prompts=64"
 COMMANDS: Mapping[str, str] = {  # run: the command that the page shows
@@ -63,28 +62,13 @@ def is_finished(folder: Path) -> bool:
 
 
 def photograph(page: Path, width: int, height: int) -> Image.Image:
-    """Returns the top of a page as a headless Chromium shows it; raises SystemExit where there is none."""
-    browser = next(filter(None, map(shutil.which, BROWSERS)), None)
-    if browser is None:
-        sys.exit(f"a picture of {page.name} needs a browser: one of {', '.join(BROWSERS)}")
-    with tempfile.TemporaryDirectory() as profile:
-        shot = Path(profile) / "page.png"
-        quiet = ("--no-first-run", "--disable-background-networking", "--disable-component-update", "--disable-sync")
-        subprocess.run(
-            [
-                *(browser, "--headless", "--no-sandbox", "--disable-gpu", *quiet, f"--user-data-dir={profile}"),
-                *(
-                    "--hide-scrollbars",
-                    f"--window-size={width},{height + BELOW}",
-                    f"--screenshot={shot}",
-                    page.as_uri(),
-                ),
-            ],
-            check=True,
-            capture_output=True,
-            timeout=120,
-        )
-        return Image.open(io.BytesIO(shot.read_bytes())).crop((0, 0, width, height))
+    """Returns the top of a page as a headless Chromium shows it; raises ConfigError where there is none."""
+    with sync_playwright() as driver:
+        program = find_executable(None, Path(driver.chromium.executable_path))
+        with driver.chromium.launch(executable_path=program, chromium_sandbox=False) as browser:
+            view = browser.new_page(viewport={"width": width, "height": height})
+            view.goto(page.as_uri())
+            return Image.open(io.BytesIO(view.screenshot()))
 
 
 def save(sheet: Image.Image, name: str) -> None:
