@@ -7,13 +7,11 @@ Links are resolved: `modalities/`, `rewards/` and `samplers/` at the root are `m
 file imports from a folder above its own, where folders import each other in a circle, or where a folder has no place.
 """
 
-import ast
-import os
 import sys
-from collections.abc import Iterable, Iterator, Mapping
-from functools import cache
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
+import grimp
 import networkx
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -85,50 +83,15 @@ PLUGINS: Mapping[str, set[str]] = {
 }
 
 
-def module_files(root: Path = ROOT) -> dict[str, Path]:
-    """Returns the file of every module of mmrl, by its full name; links are resolved."""
-    tops = {"mmrl": root / "mmrl", **{f"mmrl.{name}": root / name for name in LINKED}}
-    files = {}
-    for package, top in tops.items():
-        for folder, subfolders, names in os.walk(top):
-            subfolders[:] = [name for name in subfolders if not (Path(folder) / name).is_symlink()]
-            inside = Path(folder).relative_to(top).parts
-            for name in names:
-                if name.endswith(".py"):
-                    module = ".".join([package, *inside, name.removesuffix(".py")])
-                    files[module.removesuffix(".__init__")] = Path(folder) / name
-    return files
+def imports() -> grimp.ImportGraph:
+    """Returns the modules of mmrl and what they import of each other."""
+    return grimp.build_graph("mmrl", cache_dir=None)
 
 
-def statements(tree: ast.AST) -> Iterator[ast.AST]:
-    """Yields what `ast.walk` yields, but without expressions, which are most of a file and import nothing."""
-    yield tree
-    for node in ast.iter_child_nodes(tree):
-        if not isinstance(node, ast.expr):
-            yield from statements(node)
-
-
-def imported(tree: ast.AST, module: str, is_package: bool, known: Iterable[str]) -> set[str]:
-    """Returns the modules that the statements of `module` import, by their full names; of others than mmrl, too."""
-    targets, known = set(), set(known)
-    for node in statements(tree):
-        if isinstance(node, ast.Import):
-            targets |= {alias.name for alias in node.names}
-        elif isinstance(node, ast.ImportFrom):
-            above = module.split(".")[: len(module.split(".")) - node.level + is_package] if node.level else []
-            base = ".".join([*above, *([node.module] if node.module else [])])
-            targets |= {name if (name := f"{base}.{alias.name}") in known else base for alias in node.names}
-    return targets
-
-
-_parsed = cache(ast.parse)
-
-
-def folder_of(module: str, files: Mapping[str, Path]) -> str:
+def folder_of(module: str, graph: grimp.ImportGraph) -> str:
     """Returns the folder of a module below mmrl, with dots; "" for the package itself."""
-    is_package = module in files and files[module].name == "__init__.py"
-    path = module.split(".") if is_package else module.split(".")[:-1]
-    return ".".join(path[1:])
+    is_package = module in graph.modules and bool(graph.find_children(module))
+    return module.removesuffix("" if is_package else f".{module.rpartition('.')[2]}").removeprefix("mmrl").lstrip(".")
 
 
 def layer_of(folder: str) -> int | None:
@@ -136,17 +99,14 @@ def layer_of(folder: str) -> int | None:
     return next((number for number, layer in enumerate(LAYERS) if folder in layer), None)
 
 
-def complaints(module: str, source: str, files: Mapping[str, Path]) -> list[str]:
-    """Returns what is wrong with the imports of the file `module`, a line each."""
-    own = folder_of(module, files)
+def complaints(module: str, targets: Iterable[str], graph: grimp.ImportGraph) -> list[str]:
+    """Returns what is wrong with the modules that `module` imports, a line each."""
+    own = folder_of(module, graph)
     if (height := layer_of(own)) is None:
         return [f"{module}: the folder {own or 'mmrl'} has no place in LAYERS of scripts/floor_plan.py"]
-    is_package = module in files and files[module].name == "__init__.py"
     wrong = []
-    for target in sorted(imported(_parsed(source), module, is_package, files)):
-        if target.split(".")[0] != "mmrl":
-            continue
-        other = folder_of(target, files)
+    for target in sorted(targets):
+        other = folder_of(target, graph)
         below = layer_of(other)
         kind = own.split(".")[0]
         is_allowed = other == own or (below is not None and below < height)
@@ -160,32 +120,34 @@ def complaints(module: str, source: str, files: Mapping[str, Path]) -> list[str]
     return wrong
 
 
-def holds_code(folder: str, files: Mapping[str, Path]) -> bool:
-    """Whether a file of the folder holds more than its docstring."""
-    own = [path for module, path in files.items() if folder_of(module, files) == folder]
-    return any(len(ast.parse(path.read_text("utf-8")).body) > 1 for path in own)
+def all_complaints(graph: grimp.ImportGraph) -> list[str]:
+    """Returns what is wrong with the imports of all modules, a line each."""
+    modules = sorted(graph.modules)
+    return [line for one in modules for line in complaints(one, graph.find_modules_directly_imported_by(one), graph)]
 
 
-def circles(files: Mapping[str, Path], *, of_folders: bool) -> list[list[str]]:
+def circles(graph: grimp.ImportGraph, *, of_folders: bool) -> list[list[str]]:
     """Returns the folders, or the modules, that import each other in circles; each circle once."""
-    graph: networkx.DiGraph[str] = networkx.DiGraph()
-    for module, path in files.items():
-        targets = imported(_parsed(path.read_text("utf-8")), module, path.name == "__init__.py", files)
-        for name in targets & files.keys():
-            graph.add_edge(*(folder_of(one, files) if of_folders else one for one in (module, name)))
-    rings = networkx.strongly_connected_components(graph)
+    edges: networkx.DiGraph[str] = networkx.DiGraph()
+    for module in graph.modules:
+        for name in graph.find_modules_directly_imported_by(module):
+            edges.add_edge(*(folder_of(one, graph) if of_folders else one for one in (module, name)))
+    rings = networkx.strongly_connected_components(edges)
     return sorted(sorted(ring) for ring in rings if len(ring) > 1)
 
 
+def folders(graph: grimp.ImportGraph) -> set[str]:
+    """Returns the folders with modules."""
+    return {folder_of(module, graph) for module in graph.modules if not graph.find_children(module)}
+
+
 def main() -> int:
-    files = module_files()
-    folders = {folder for module in files if holds_code(folder := folder_of(module, files), files)}
+    graph = imports()
     for number, layer in enumerate(LAYERS, 1):
         print(f"{number:3}  {'  '.join(name or 'mmrl' for name in layer)}")
-    back = [line for module, path in files.items() for line in complaints(module, path.read_text("utf-8"), files)]
-    rings = [*circles(files, of_folders=True), *circles(files, of_folders=False)]
+    back, rings = all_complaints(graph), [*circles(graph, of_folders=True), *circles(graph, of_folders=False)]
     own = sorted(path.name for path in (ROOT / "mmrl").glob("*.py"))
-    print(f"{len(folders)} folders with code in {len(LAYERS)} layers; mmrl/ itself: {', '.join(own)}")
+    print(f"{len(folders(graph))} folders with code in {len(LAYERS)} layers; mmrl/ itself: {', '.join(own)}")
     print(f"{len(rings)} circles", *(" <-> ".join(ring) for ring in rings), sep="\n  ")
     print(f"{len(back)} imports from above", *back, sep="\n  ")
     return 1 if back or rings else 0
