@@ -39,7 +39,13 @@ def test_the_version_is_told_without_tensors() -> None:
 
 
 @pytest.mark.slow  # a process that imports torch for each
-@pytest.mark.parametrize("config", ["quickstart", "flow_grpo_sd35", "grpo_qwen25vl_3b_refcoco", "quickstart_agent"])
+@pytest.mark.parametrize(
+    "config",
+    [
+        "quickstart_agent",
+        *(pytest.param(one, marks=pytest.mark.exhaustive) for one in ("flow_grpo_sd35", "grpo_qwen25vl_3b_refcoco")),
+    ],
+)
 def test_checking_a_config_imports_only_torch(config: str) -> None:
     names = imported("check", config)
     assert "torch" in names
