@@ -13,6 +13,8 @@ Bar: `measured_over_said` from 0.9 to 1.1; the most over the least of `groups` a
 """
 
 import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -111,12 +113,31 @@ def measured_of(config: RunConfig, folder: Path) -> int:
         return made
 
     policy.rollout = noted
-    with live:
+    with _counted_in_threads(live, policy._pipeline), live:
         collected = trainer.collector(1, trainer.sampling_weights)
     peak = max(peaks) - int(live.now)
     assert collected.rollout is not None and collected.rollout.outputs.videos is None, "they are dropped when scored"
     policy.close()
     return int(peak)
+
+
+@contextmanager
+def _counted_in_threads(live: LiveTensors, pipeline: Any) -> Iterator[None]:
+    """Counts the tensors of decoding, which runs in the threads of paused calls."""
+    places = [(pipeline.vae, "decode"), (pipeline.video_processor, "postprocess_video")]
+    for part, name in places:
+        part.__dict__[name] = _within(live, getattr(part, name))
+    yield
+    for part, name in places:
+        del part.__dict__[name]
+
+
+def _within(live: LiveTensors, function: Callable[..., Any]) -> Callable[..., Any]:
+    def counted(*args: Any, **kwargs: Any) -> Any:
+        with live:
+            return function(*args, **kwargs)
+
+    return counted
 
 
 def mib(size: float) -> float:

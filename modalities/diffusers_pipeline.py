@@ -148,7 +148,7 @@ class DiffusersPipeline(DiffusersPolicy):
         return made
 
     def close(self) -> None:
-        """Ends all paused calls; they are made again where they are needed."""
+        """Ends all paused calls and their threads; they are made again where they are needed."""
         for one in self._by_size.values():
             one.close()
         if self._driven is not None:

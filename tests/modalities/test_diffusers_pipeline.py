@@ -1,13 +1,13 @@
 """The driven pipeline against the hand-written SD3 policy and the stock pipeline."""
 
 import gc
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from greenlet import greenlet
 
 from mmrl.core.contracts import ConfigError, Placement
 from mmrl.core.data import Prompt
@@ -123,22 +123,22 @@ def test_a_stored_rollout_is_evaluated_by_a_policy_that_has_not_seen_its_prompts
 
 
 @pytest.mark.slow  # 1 s: a model
-def test_no_paused_call_is_left_when_a_policy_is_closed_or_dropped(driven: Any) -> None:
-    def paused() -> int:
-        return sum(isinstance(one, greenlet) and one.gr_frame is not None for one in gc.get_objects())
+def test_no_thread_is_left_when_a_policy_is_closed_or_dropped(driven: Any) -> None:
+    def threads() -> int:
+        return sum(thread.name == "paused pipeline" for thread in threading.enumerate())
 
     gc.collect()
-    before = paused()
+    before = threads()
     for is_closed in (True, False):
         policy = driven(lora=Lora(rank=2))
         trained(policy, 1.0)
-        assert paused() > before
+        assert threads() > before
         if is_closed:
             policy.close()
         else:
             del policy
             gc.collect()
-        assert paused() == before
+        assert threads() == before
 
 
 @pytest.mark.slow  # 1 s: a model

@@ -45,7 +45,7 @@ class Group:
 
 @dataclass
 class Driver:
-    """A pipeline, driven."""
+    """A pipeline, driven. Everything but the pipeline's own code runs in the caller's thread."""
 
     pipeline: Any
     networks: tuple[str, ...]

@@ -1,20 +1,25 @@
-"""A function that runs only while its caller waits for it: a greenlet, in the caller's thread."""
+"""A function in a thread of its own, which runs only while its caller waits for it."""
 
 import threading
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
+from queue import SimpleQueue
 from typing import Any, Self
 
-import greenlet
 import torch
+
+
+class Closed(BaseException):
+    """Ends a paused function from inside; no `except Exception` of a pipeline stops it."""
 
 
 @dataclass(frozen=True)
 class Modes:
-    """The modes of torch that each thread has for itself, but for inference mode, which only a context can set."""
+    """The modes of torch that each thread has for itself."""
 
     is_grad_enabled: bool
+    is_inference: bool
     autocast: tuple[tuple[str, bool, torch.dtype], ...]  # by type of device
     is_autocast_cached: bool
     default_dtype: torch.dtype
@@ -27,6 +32,7 @@ class Modes:
         kinds = ("cpu", "cuda") if is_cuda else ("cpu",)
         return cls(
             torch.is_grad_enabled(),
+            torch.is_inference_mode_enabled(),
             tuple((kind, torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind)) for kind in kinds),
             torch.is_autocast_cache_enabled(),
             torch.get_default_dtype(),
@@ -34,7 +40,7 @@ class Modes:
         )
 
     def set(self) -> None:
-        """Sets the modes in the calling thread."""
+        """Sets the modes in the calling thread, but for inference mode, which only a context can set."""
         torch.set_grad_enabled(self.is_grad_enabled)
         for kind, is_on, dtype in self.autocast:
             torch.set_autocast_enabled(kind, is_on)
@@ -47,11 +53,56 @@ class Modes:
             torch.cuda.set_stream(self.cuda[1])
 
 
-def ask(event: Any) -> Any:
-    """Hands an event out of the paused function that runs, and returns the caller's reply."""
-    caller = greenlet.getcurrent().parent
-    assert caller is not None, "called inside of a paused function"
-    return caller.switch(event)
+class Channel:
+    """The two directions between a paused function and its caller."""
+
+    def __init__(self) -> None:
+        self._replies: SimpleQueue[Any] = SimpleQueue()
+        self._events: SimpleQueue[Any] = SimpleQueue()
+        self._inference: Any = None  # the context that is entered while the function runs
+
+    def ask(self, event: Any) -> Any:
+        """Hands an event out of the paused function and returns the caller's reply."""
+        self._leave()
+        self._events.put(event)
+        return self._wait()
+
+    def send(self, reply: Any) -> Any:
+        """Hands a reply in, with the caller's modes, and returns the next event."""
+        self._replies.put((reply, Modes.current()))
+        return self._events.get()
+
+    def close(self) -> None:
+        """Lets the function raise `Closed` where it waits."""
+        self._replies.put((Closed, None))
+
+    def serve(self, function: "Callable[[], Any]") -> None:
+        """Runs the function: the body of its thread."""
+        try:
+            self._wait()
+            event: Done | Failed = Done(function())
+        except Closed:
+            self._leave()
+            return
+        except BaseException as error:  # handed to the caller, who raises it
+            event = Failed(error)
+        self._leave()
+        self._events.put(event)
+
+    def _wait(self) -> Any:
+        reply, modes = self._replies.get()
+        if reply is Closed:
+            raise Closed
+        if modes.is_inference:
+            self._inference = torch.inference_mode()
+            self._inference.__enter__()
+        modes.set()  # behind inference mode, which switches autograd off
+        return reply
+
+    def _leave(self) -> None:
+        if self._inference is not None:
+            self._inference.__exit__(None, None, None)
+            self._inference = None
 
 
 @dataclass(frozen=True)
@@ -61,43 +112,49 @@ class Done:
     result: Any
 
 
-class Paused:
-    """The caller's side of a paused function, which ends where it stands when this object is collected."""
+@dataclass(frozen=True)
+class Failed:
+    """The function raised."""
 
-    def __init__(self, function: "Callable[[], Any]") -> None:
-        """Runs nothing yet. `function` must hold no reference to this object, or it is never collected."""
-        self._greenlet = greenlet.greenlet(lambda _: function())
-        self._thread = threading.get_ident()
-        self._finalizer = weakref.finalize(self, _end, self._greenlet, self._thread)
+    error: BaseException
+
+
+class Paused:
+    """The caller's side of a paused function. Without `close`, the thread ends when this object is collected."""
+
+    def __init__(self, function: "Callable[[], Any]", channel: Channel) -> None:
+        """Starts the thread. `function` must hold no reference to this object, or it is never collected."""
+        self._channel = channel
+        self._thread = threading.Thread(target=channel.serve, args=(function,), daemon=True, name="paused pipeline")
+        self._thread.start()
+        self._finalizer = weakref.finalize(self, _end, channel, self._thread)
 
     @property
     def is_alive(self) -> bool:
-        """Returns whether the function can still be resumed; it can in the thread that it was made in."""
-        return not self._greenlet.dead and self._thread == threading.get_ident()
+        """Returns whether the function can still be resumed."""
+        return self._thread.is_alive()
 
     def resume(self, reply: Any = None) -> Any:
         """Hands a reply over and returns the next event; `Done` is the last.
 
-        The function runs with the caller's modes, which it leaves as they are. Raises what the function raises, and
-        RuntimeError where it has ended.
+        Raises what the function raises, and RuntimeError where it has ended.
         """
-        if not self.is_alive:
+        if not self.is_alive:  # nobody would answer
             raise RuntimeError("the paused function has ended")
-        modes, self._greenlet.parent = Modes.current(), greenlet.getcurrent()
-        try:
-            event = self._greenlet.switch(reply)
-        finally:
-            modes.set()
-        return Done(event) if self._greenlet.dead else event
+        event = self._channel.send(reply)
+        if isinstance(event, Done | Failed):
+            self._thread.join()
+        if isinstance(event, Failed):
+            raise event.error
+        return event
 
     def close(self) -> None:
-        """Ends the function where it stands, by an exception that no `except Exception` of a pipeline stops."""
+        """Ends the function and its thread."""
         self._finalizer()
 
 
-def _end(paused: greenlet.greenlet, thread: int) -> None:
-    """Ends a paused function; one of another thread is ended there by greenlet itself, when nobody holds it."""
-    if not paused.dead and thread == threading.get_ident():
-        modes, paused.parent = Modes.current(), greenlet.getcurrent()
-        paused.throw()
-        modes.set()
+def _end(channel: Channel, thread: threading.Thread) -> None:
+    """Ends a paused function; also at the exit of Python, where a thread that still runs would abort it."""
+    channel.close()
+    if thread is not threading.current_thread():  # which may be the one that collects garbage
+        thread.join()

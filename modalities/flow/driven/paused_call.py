@@ -21,7 +21,7 @@ class PausedCall:
     """A pipeline's `__call__`, which stands still at a step of its scheduler, where a state can be put in.
 
     Each iteration of the loop is: one level, then network calls, then one step for each part of the state. The
-    pipeline's code runs only inside the methods of this class, with the caller's modes of torch.
+    pipeline's code runs only inside the methods of this class, in a thread of its own with the caller's modes.
     """
 
     def __init__(self, pipeline: Any, networks: Sequence[str], inputs: Mapping[str, Any], answer: Answer) -> None:
@@ -37,7 +37,7 @@ class PausedCall:
         self._loop, self._answer = Loop(), answer
         self._num_iterations = 0
         self.parts: list[Tensor] = []  # the first state, as the pipeline makes it
-        self._paused = Paused(_body(pipeline, networks, dict(inputs), self._loop))
+        self._paused = Paused(_body(pipeline, networks, dict(inputs), self._loop), self._loop.channel)
         try:
             with torch.inference_mode(False), torch.no_grad():
                 self._prime()
@@ -126,7 +126,7 @@ class PausedCall:
         return event.result
 
     def close(self) -> None:
-        """Ends the call."""
+        """Ends the call and its thread."""
         self._paused.close()
 
     def _ask_level(self, sigma: Tensor | None, time: Tensor) -> None:
@@ -152,7 +152,7 @@ class PausedCall:
 def _body(pipeline: Any, networks: Sequence[str], inputs: dict[str, Any], loop: Loop) -> Callable[[], Any]:
     """Returns the pipeline's call, with stand-ins in the places of its networks and its scheduler."""
     # not by setattr, which would register them as parts
-    pipeline.__dict__.update({name: NetworkStandIn(name, getattr(pipeline, name)) for name in networks})
+    pipeline.__dict__.update({name: NetworkStandIn(name, getattr(pipeline, name), loop.channel) for name in networks})
     loop.scheduler = pipeline.__dict__["scheduler"] = scheduler_stand_in(pipeline.scheduler, loop)
     call: Any = type(pipeline).__call__
     call = getattr(call, "__wrapped__", call)  # without its no_grad

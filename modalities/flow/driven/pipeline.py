@@ -79,7 +79,7 @@ class DrivenPipeline:
         return f"{self.settings.where}.model"
 
     def close(self) -> None:
-        """Ends all paused calls; they are made again where they are needed."""
+        """Ends all paused calls and their threads; they are made again where they are needed."""
         self.driver.close()
 
     @contextmanager

@@ -28,7 +28,7 @@ class Remembered:
 
     capacity: int  # results that are kept, those of the longest ago leave
     max_bytes: int  # of their tensors; the newest is kept in any case
-    # A weak method: within it, the text encoders are where they can run. Paused calls hold this object, and
+    # A weak method: within it, the text encoders are where they can run. Threads of paused calls hold this object, and
     # a strong one would hold its policy with them.
     on_device: "WeakMethod[Callable[[], AbstractContextManager[None]]]"
     device: torch.device

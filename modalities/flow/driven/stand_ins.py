@@ -3,13 +3,13 @@
 import copy
 import functools
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from .paused import ask
+from .paused import Channel
 
 NUM_ITERATIONS = 1 << 16  # the length of the timesteps that a pipeline sees: its loop has no end of its own
 
@@ -45,6 +45,7 @@ class Step:
 class Loop:
     """What a paused call and its stand-ins know of the pipeline's loop."""
 
+    channel: Channel = field(default_factory=Channel)
     scheduler: Any = None  # the stand-in
     times: Tensor | None = None  # of the pipeline's own grid
     sigma: float | Tensor | None = None  # of now; None: the pipeline's own grid stands
@@ -53,7 +54,7 @@ class Loop:
     def next_time(self) -> Any:
         """Returns the next timestep; asks for it where none was put down. None ends the loop."""
         if self.following is None:
-            return ask(Level())
+            return self.channel.ask(Level())
         (self.sigma, time), self.following = self.following, None
         return time
 
@@ -69,14 +70,14 @@ class Loop:
 class NetworkStandIn:
     """A network to the pipeline: everything of the real network but its call."""
 
-    def __init__(self, name: str, real: Any) -> None:
-        self.__dict__.update(_name=name, _real=real)
+    def __init__(self, name: str, real: Any, channel: Channel) -> None:
+        self.__dict__.update(_name=name, _real=real, _channel=channel)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._real, name)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        return ask(NetworkCall(self._name, args, kwargs))
+        return self._channel.ask(NetworkCall(self._name, args, kwargs))
 
 
 def scheduler_stand_in(scheduler: Any, loop: Loop) -> Any:
@@ -96,7 +97,7 @@ def scheduler_stand_in(scheduler: Any, loop: Loop) -> Any:
 
     @functools.wraps(kind.step)
     def step(self: Any, model_output: Any, timestep: Any, sample: Any, *args: Any, **kwargs: Any) -> Any:
-        following = ask(Step(model_output, sample))
+        following = loop.channel.ask(Step(model_output, sample))
         return _result(following) if kwargs.get("return_dict", True) else (following,)
 
     made = copy.copy(scheduler)

@@ -1,17 +1,26 @@
-"""Paused functions: modes of torch, errors, and functions that end."""
+"""Paused functions: modes of torch, errors, and threads that end."""
 
 import gc
 import threading
-from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
 
-from mmrl.modalities.flow.driven.paused import Done, Modes, Paused, ask
+from mmrl.modalities.flow.driven.paused import Channel, Done, Modes, Paused
+
+
+def paused(body: Any) -> Paused:
+    channel = Channel()
+    return Paused(lambda: body(channel), channel)
+
+
+def threads() -> int:
+    return sum(thread.name == "paused pipeline" for thread in threading.enumerate())
 
 
 def test_events_and_replies_alternate_until_the_function_returns() -> None:
-    made = Paused(lambda: [ask("first"), ask("second")])
+    made = paused(lambda channel: [channel.ask("first"), channel.ask("second")])
     assert made.resume() == "first"
     assert made.resume(1) == "second"
     assert made.resume(2) == Done([1, 2])
@@ -24,15 +33,15 @@ def test_events_and_replies_alternate_until_the_function_returns() -> None:
 def test_the_function_has_the_modes_of_each_caller_and_leaves_them_as_they_are(
     is_grad_enabled: bool, is_inference: bool, dtype: torch.dtype | None
 ) -> None:
-    def body() -> None:
+    def body(channel: Channel) -> None:
         modes = None
         while True:
-            ask(modes)
+            channel.ask(modes)
             modes = Modes.current()
             torch.set_grad_enabled(False)  # what a pipeline does inside is its own
             torch.set_autocast_enabled("cpu", False)
 
-    made = Paused(body)
+    made = paused(body)
     made.resume()
     with (
         torch.inference_mode(is_inference),
@@ -50,12 +59,12 @@ def test_the_function_has_the_modes_of_each_caller_and_leaves_them_as_they_are(
 
 
 def test_a_gradient_reaches_through_the_function_where_the_caller_has_one() -> None:
-    def body() -> None:
-        value = ask(None)
+    def body(channel: Channel) -> None:
+        value = channel.ask(None)
         while True:
-            value = ask(3 * value)
+            value = channel.ask(3 * value)
 
-    made = Paused(body)
+    made = paused(body)
     with torch.no_grad():
         made.resume()
         assert not made.resume(torch.ones(1, requires_grad=True)).requires_grad
@@ -65,12 +74,12 @@ def test_a_gradient_reaches_through_the_function_where_the_caller_has_one() -> N
     made.close()
 
 
-def test_an_error_inside_is_raised_in_the_caller_and_ends_the_function() -> None:
-    def body() -> None:
-        ask("here")
+def test_an_error_inside_is_raised_in_the_caller_and_ends_the_thread() -> None:
+    def body(channel: Channel) -> None:
+        channel.ask("here")
         raise KeyError("inside")
 
-    made = Paused(body)
+    made = paused(body)
     made.resume()
     with pytest.raises(KeyError, match="inside"):
         made.resume()
@@ -79,33 +88,15 @@ def test_an_error_inside_is_raised_in_the_caller_and_ends_the_function() -> None
         made.resume()
 
 
-@pytest.mark.parametrize("end", [Paused.close, lambda made: None])
-def test_a_function_ends_where_it_stands_when_it_is_closed_or_dropped(end: Callable[[Paused], None]) -> None:
-    ended: list[int] = []
-
-    def body() -> None:
-        try:
-            with torch.no_grad():
-                ask("waits")
-        except Exception:
-            pytest.fail("a pipeline may catch this")
-        finally:
-            ended.append(1)
-
-    made = Paused(body)
-    assert made.resume() == "waits" and not ended
-    end(made)
-    end(made)
-    del made
+def test_no_thread_is_left_by_close_nor_by_an_object_that_nobody_closes() -> None:
+    before = threads()
+    closed, dropped = (paused(lambda channel: channel.ask("waits")) for _ in range(2))
+    closed.resume()
+    dropped.resume()
+    assert threads() == before + 2
+    closed.close()
+    closed.close()
+    assert threads() == before + 1
+    del dropped
     gc.collect()
-    assert ended == [1] and torch.is_grad_enabled()
-
-
-def test_another_thread_cannot_resume_it() -> None:
-    made, alive = Paused(lambda: ask("waits")), []
-    made.resume()
-    thread = threading.Thread(target=lambda: alive.append(made.is_alive))
-    thread.start()
-    thread.join()
-    assert alive == [False] and made.is_alive
-    made.close()
+    assert threads() == before
