@@ -1,5 +1,6 @@
 """A server that replays recorded answers, and refuses each request that is not exactly the recorded one."""
 
+import logging
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -7,6 +8,8 @@ from typing import Any
 
 from pytest_httpserver import HTTPServer
 from werkzeug import Response
+
+logging.getLogger("werkzeug").setLevel(logging.WARNING)  # without a line on stderr for each request
 
 LOST = object()  # an answer that never comes as a whole: the connection ends before
 
