@@ -37,13 +37,14 @@ $(VENV)/.installed: pyproject.toml constraints.txt
 quickstart: setup ## train the embedded lab model and write a report
 	$(VENV)/bin/mmrl train quickstart
 
-lint: setup ## check style, format and types
+lint: setup ## check style, format and types; with TYPES=mmrl those of the package alone
 	$(RUN) -m ruff check
 	$(RUN) -m ruff format --check
-	$(RUN) -m mypy
+	$(RUN) -m mypy $(TYPES)
 
+test: TYPES = mmrl# and what is linked in it; `make lint` and .ci/run check the tests and scripts too
 test: setup ## lint and the fast tests, side by side; with COVERAGE=--cov the lines that they reach
-	@$(MAKE) --no-print-directory -j2 lint test-fast
+	@$(MAKE) --no-print-directory -j2 lint test-fast TYPES="$(TYPES)"
 
 test-fast: setup
 	$(PYTEST) $(FAST) $(COVERAGE)

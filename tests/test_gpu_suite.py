@@ -195,6 +195,7 @@ def test_the_page_is_what_the_script_writes() -> None:
     assert page.page(page.results_in(results.FOLDER)) == text, "run: python -m benchmarks.gpu.page"
 
 
+@pytest.mark.slow
 def test_the_page_shows_results_of_gpus_at_real_size_alone(tmp_path: Path) -> None:
     stamp = {"date": "2026-11-24", "versions": {"torch": "2.11", "commit": "abc"}}
     bar = {"figure": "speed", "value": 1.0, "bar": "at least 2", "met": False}

@@ -76,6 +76,7 @@ def test_links_are_found_outside_of_code_only() -> None:
     assert found == ["c.md#d", "g.png", "../k.py", "m.svg"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", concept_pictures.PLANS)
 def test_the_pictures_of_plans_are_those_of_the_samplers(name: str) -> None:
     drawn = concept_pictures.plan_picture(concept_pictures.plan_of(name))

@@ -119,6 +119,7 @@ def test_a_mix_that_compares_within_groups_has_no_size_to_divide_by() -> None:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "reward",
     [

@@ -49,6 +49,7 @@ def test_a_broken_video_is_named(cli: CommandLine, name: str) -> None:
     assert f"{name}.mp4" in ended.err and "video" in ended.err
 
 
+@pytest.mark.slow
 def test_a_model_that_reads_no_video_refuses_clips(cli: CommandLine) -> None:
     ended = cli.train(f"modality={{name: vision_language, model: {_model()}}}", "evaluation=null", kind="video")
     assert ended.code == 2 and "video" in ended.err

@@ -41,6 +41,7 @@ def held_out(run: Path) -> dict[int, dict[str, Any]]:
     return {line.pop("iteration"): {k: v for k, v in line.items() if not k.startswith("time/")} for line in kept}
 
 
+@pytest.mark.slow
 def test_the_command_line_imports_nothing_heavy_before_a_command_needs_it() -> None:
     heavy = {"torch", "numpy", "diffusers", "transformers", "accelerate", "pydantic", "yaml", "PIL"}
     code = f"import sys, mmrl.cli; print(*({heavy} & set(sys.modules)))"
@@ -251,6 +252,7 @@ def test_an_evaluation_takes_settings_of_its_own(cli: CommandLine, run: Path) ->
     assert ended.code == 2 and "prompts.held_out, scoring., modality.engine may be overridden" in ended.err
 
 
+@pytest.mark.slow
 def test_help_names_debug(cli: CommandLine) -> None:
     assert "--debug" in cli("--help").out
 

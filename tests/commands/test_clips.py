@@ -112,6 +112,7 @@ def test_clips_in_a_folder_are_scored_by_all_their_frames(tmp_path: Path) -> Non
     assert found.scores.values[0, 0].item() == pytest.approx(float(apart), abs=0.02)
 
 
+@pytest.mark.slow
 def test_a_reward_of_sound_needs_clips_with_sound(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "hearing.py").write_text(
         "from dataclasses import dataclass\n"

@@ -69,6 +69,7 @@ def test_a_run_whose_time_was_up_is_done(folder: Path) -> None:
     assert finished.finish(resumed(folder, "iterations=5", "max_seconds=1e-9"), folder) is not None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "overrides",
     [["iterations=2"], ["iterations=2", "max_seconds=1e9"], ["trackers=[tensorboard]"], ["sharding=full"]],

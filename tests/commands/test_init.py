@@ -101,6 +101,7 @@ def test_the_layout_is_found_by_the_fields(fields: set[str], recipe: str, layout
     assert layout_of(frozenset(fields), read_yaml(recipe)) == layout
 
 
+@pytest.mark.slow
 def test_the_layout_is_one_that_reads_the_rows_and_has_what_the_reward_needs(tmp_path: Path) -> None:
     Image.new("RGB", (80, 50)).save(tmp_path / "a.png")
     file = tmp_path / "rows.jsonl"
@@ -111,6 +112,7 @@ def test_the_layout_is_one_that_reads_the_rows_and_has_what_the_reward_needs(tmp
         layout_by_trial(file, {}, "temporal_iou", fields)
 
 
+@pytest.mark.slow
 def test_init_says_whether_fields_or_a_trial_found_the_layout(tmp_path: Path, shots: Path) -> None:
     Image.new("RGB", (80, 50)).save(tmp_path / "a.png")
     file = tmp_path / "rows.jsonl"

@@ -75,6 +75,7 @@ def test_what_a_judge_raises_at_is_counted_and_not_rewarded(planted: Path) -> No
     assert {(one.rewarded, one.unjudged, one.mean) for one in attempts} == {(0, 8, None)}
 
 
+@pytest.mark.slow
 def test_pictures_that_show_nothing(planted: Path) -> None:
     attempts = {one.name: one for one in attack({"name": "python", "function": "planted_judges:dark", "range": [0, 1]})}
     assert attempts["black"].rewarded == 8 and attempts["white"].rewarded == 0
@@ -119,6 +120,7 @@ def test_a_judge_of_edits_sees_the_image_of_the_row_or_a_grey_one(planted: Path)
         attack({"name": "planted_judges:Kept"}, rows=planted / "rows.jsonl")
 
 
+@pytest.mark.slow
 def test_rows_of_ones_own(tmp_path: Path) -> None:
     (tmp_path / "rows.jsonl").write_text('{"prompt": "x", "answer": "Solution"}\n')
     attempts = {one.name: one for one in attack({"name": "exact_answer"}, rows=tmp_path / "rows.jsonl")}
@@ -129,6 +131,7 @@ def test_rows_of_ones_own(tmp_path: Path) -> None:
         attack({"name": "flicker"})
 
 
+@pytest.mark.slow
 def test_the_command_prints_the_most_rewarded_first(planted: Path, mmrl: CommandLine) -> None:
     ended = mmrl("judge", "attack", "python function=planted_judges:weak range=[0,1]")
     lines = ended.out.splitlines()

@@ -34,6 +34,7 @@ def test_light_commands_import_no_tensors() -> None:
     assert not OF_TENSORS.intersection(ended.stdout.split())
 
 
+@pytest.mark.slow
 def test_the_version_is_told_without_tensors() -> None:
     assert not OF_TENSORS & imported("--version")
 

@@ -48,6 +48,7 @@ def test_every_shipped_config_is_listed_with_the_first_sentence_of_its_comment()
     assert not any(summary.endswith(("et al.", "Dr.")) for summary in rows.values())
 
 
+@pytest.mark.slow
 def test_layouts_and_labs_with_their_splits_are_listed() -> None:
     layouts = {row["name"]: row["summary"] for row in listing.rows("layouts")}
     assert sorted(layouts) == layout_names()

@@ -57,6 +57,7 @@ def test_a_picture_of_ones_own_has_no_target_of_another_one(cli: CommandLine) ->
     assert "target" not in listed
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("images", "message"),
     [

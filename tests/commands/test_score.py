@@ -131,6 +131,7 @@ def test_answers_of_a_file_are_scored_in_pixels_of_their_image(tmp_path: Path) -
     assert score_path(thousand, [IOU], response="said", seeing=Seeing(coordinates="thousand")).total == [1]
 
 
+@pytest.mark.slow
 def test_a_dialect_makes_actions_of_answers(tmp_path: Path) -> None:
     row = BOX | {"action": "click", "response": "pyautogui.click(x=30, y=20)"}
     assert score_path(answers(tmp_path, [row]), [{"name": "gui_action"}], seeing=Seeing(dialect="pyautogui")).total == [

@@ -112,6 +112,7 @@ def test_a_unit_larger_than_the_batch_size_is_a_batch_of_its_own() -> None:
     assert [[len(unit) for unit in packed] for packed in pack(units, 3)] == [[2, 1], [5], [1, 2]]
 
 
+@pytest.mark.slow
 @settings(max_examples=50)
 @given(st.lists(st.integers(1, 5), max_size=12), st.none() | st.integers(1, 7))
 def test_packs_hold_every_unit_once_in_order_and_are_as_full_as_may_be(sizes: list[int], size: int | None) -> None:

@@ -52,6 +52,7 @@ def test_the_oracle_solves_every_task_and_only_its_last_click_is_rewarded(size: 
         assert rewards == [0.0] * (len(world.task(number).names) - 1) + [1.0]
 
 
+@pytest.mark.slow
 def test_random_clicks_solve_few_tasks() -> None:
     screens, rng, solved = Screens(), random.Random(0), 0
     for number in range(FIRST, FIRST + 200):

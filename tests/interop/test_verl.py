@@ -104,6 +104,7 @@ def test_the_target_is_found_where_it_is_said_to_be(target: Any, truth: Any, ext
     assert (naive(function, RIGHT, truth, extra), naive(function, WRONG, truth, extra)) == (1.0, 0.0)
 
 
+@pytest.mark.slow
 @in_one_test("image", [[200, 100], numpy.array([200, 100]), Image.new("RGB", (200, 100)), [Image.new("L", (200, 100))]])
 def test_coordinates_are_those_of_an_image_or_a_size_in_extra_info(image: Any) -> None:
     texts = ["(110, 55)", "(550, 550)", "(0.55, 0.55)"]

@@ -74,6 +74,7 @@ def test_an_edge_that_mixes_with_the_background_is_not_uneven() -> None:
     assert read(picture[None]).unevenness[0, 0] < 1e-3
 
 
+@pytest.mark.slow
 def test_every_right_target_is_correct() -> None:
     edits, scenes = many(400)
     targets = world.render([scene.edited(edit) for edit, scene in zip(edits, scenes, strict=True)])

@@ -175,6 +175,7 @@ def test_the_same_seed_renders_the_same_clips_and_stills_are_moments_of_them() -
     assert ((still >= low) & (still <= high)).all()
 
 
+@pytest.mark.slow
 def test_a_verdict_does_not_depend_on_the_batch() -> None:
     clips, prompts = rendered(1)
     clips = (clips + 0.1 * torch.randn(clips.shape, generator=torch.Generator().manual_seed(4))).clamp(0, 1)

@@ -50,6 +50,7 @@ def test_the_control_has_the_same_requests_with_answers_of_others() -> None:
     assert same < 20  # of 576; by chance 4
 
 
+@pytest.mark.slow
 def test_labels_take_the_second_word_mostly_for_the_next_thing() -> None:
     rng, count = random.Random(0), 4000
     firsts = [pretrain.noisy_prompt("red circle top left", 0, rng).split() for _ in range(count)]
@@ -70,6 +71,7 @@ def test_every_word_is_one_token_and_all_chats_are_as_long(processor: Any) -> No
     assert processor.tokenizer.decode(tokens[0, first:-1]) == pairs[0][1]
 
 
+@pytest.mark.slow
 def test_the_shipped_model_writes_prompts_of_the_lab_and_many_wrong_words(model: Any, processor: Any) -> None:
     asked = world.prompts("held_out")[:48]
     torch.manual_seed(0)

@@ -63,6 +63,7 @@ def test_a_pipeline_loaded_without_a_dtype_is_float32_throughout(pipeline: Stabl
         assert part.dtype == torch.float32
 
 
+@pytest.mark.slow
 def test_each_word_is_one_token_in_both_tokenizers(pipeline: StableDiffusion3Pipeline) -> None:
     tokens = tokenise(pipeline, CAPTIONS)
     assert tokens.shape == (217, 6)
@@ -135,6 +136,7 @@ def test_the_stock_pipeline_on_the_uniform_grid_is_eulers_method(pipeline: Stabl
     torch.testing.assert_close(pretrain.sample(pipeline, prompts, noise, 4), images, atol=1e-5, rtol=0)
 
 
+@pytest.mark.slow
 def test_the_stock_call_draws_an_image_with_and_without_guidance(pipeline: StableDiffusion3Pipeline) -> None:
     for guidance_scale in (1, 4):
         generator = torch.Generator().manual_seed(0)

@@ -131,6 +131,7 @@ def test_the_verifier_accepts_what_the_renderer_draws() -> None:
     assert verdict.graded.min() > 0.8
 
 
+@pytest.mark.slow
 def test_the_verifier_rejects_nearly_every_drawing_of_another_prompt() -> None:
     images, prompts = rendered(5)
     order = torch.randperm(len(prompts), generator=torch.Generator().manual_seed(1)).tolist()

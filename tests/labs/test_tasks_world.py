@@ -72,6 +72,7 @@ def test_tasks_are_of_all_sorts_and_of_two_to_five_clicks() -> None:
         assert {length for found, length in lengths if found == sort} == counts
 
 
+@pytest.mark.slow
 def test_the_oracle_ends_every_task_from_every_state_that_clicks_lead_to() -> None:
     for seed in MANY:
         task = world.task(seed)

@@ -43,6 +43,7 @@ def _descend(shift: float) -> torch.Tensor:
     return logits.detach().softmax(0)
 
 
+@pytest.mark.slow
 def test_below_the_mean_reward_the_policy_keeps_both_good_answers() -> None:
     """Its limit is (r - V) over the good ones; a baseline above the mean leaves it one answer."""
     kept, collapsed = _descend(-0.5), _descend(0.3)

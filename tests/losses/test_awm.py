@@ -70,6 +70,7 @@ def test_draws_that_take_no_part_are_not_in_the_ratio_of_a_sample() -> None:
     assert terms.isfinite().all()
 
 
+@pytest.mark.slow
 def test_gradients_equal_finite_differences() -> None:
     loss = Awm(clip=5.0, reference_weight=0.1, averaged_weight=0.2, draws=2)
     assert torch.autograd.gradcheck(lambda v: total(loss, v, batch(ADVANTAGES)), (VELOCITY.clone().requires_grad_(),))

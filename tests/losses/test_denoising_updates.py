@@ -75,6 +75,7 @@ def _gradient(
     return torch.cat([p.grad.flatten().clone() for p in policy.network.parameters() if p.grad is not None]), means
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("settings", _cases())
 def test_micro_batches_give_the_gradient_and_metrics_of_the_whole(
     settings: dict[str, Any], policy_and_rollout: tuple[LinearFlow, Rollout]

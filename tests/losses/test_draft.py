@@ -64,6 +64,7 @@ def test_the_update_is_the_gradient_of_the_mean_weighted_reward_through_the_whol
     torch.testing.assert_close(seen["loss/reward"], total.detach())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("loss", [Draft(2), Draft((1, 4)), Draft(renoised=2)])
 @pytest.mark.parametrize("micro_batch", [1, 5])
 def test_micro_batches_and_absent_samples_change_nothing(loss: Draft, micro_batch: int) -> None:
@@ -83,6 +84,7 @@ def test_steps_before_the_truncation_get_no_gradient() -> None:
     assert grad is not None and (grad[:2] == 0).all() and (grad[2:] != 0).all()
 
 
+@pytest.mark.slow
 def test_random_truncation_draws_each_number_of_steps_alike_by_the_draw_alone() -> None:
     policy, loss = random_flow(), Draft((1, 4))
     rollout = rollout_of(policy)

@@ -134,6 +134,7 @@ def test_the_first_ratio_is_one_bit_for_bit() -> None:
     assert (loss(measures, wide).metrics["ratio"] == 1).all()
 
 
+@pytest.mark.slow
 def test_its_gradient_equals_finite_differences() -> None:
     policy = random_flow(reduction="sum")
     rollout = rolled(policy)

@@ -68,6 +68,7 @@ def test_an_episode_is_what_the_world_makes_of_its_actions(rollout: Rollout) -> 
         assert (outputs.outcomes[rows[-1]] == "done") == seen.is_done
 
 
+@pytest.mark.slow
 def test_turns_in_the_same_state_have_the_same_anchor(rollout: Rollout) -> None:
     looks = [rollout.prompts[number].media[0] for number in rollout.prompt.tolist()]
     for n, look in enumerate(looks):
@@ -212,6 +213,7 @@ def test_an_answer_that_is_no_action_is_told_so_and_ends_the_episode_in_the_end(
     assert "not understood" in told and "not understood" not in rollout.prompts[int(rollout.prompt[0])].text
 
 
+@pytest.mark.slow
 def test_answers_that_are_no_action_end_the_episode_only_in_a_row() -> None:
     class Stammering(Clicker):
         calls = 0
@@ -334,6 +336,7 @@ def test_dropping_the_screenshot_or_another_one_changes_log_probs(rollout: Rollo
     assert before.shape[0] == kept.shape[0]
 
 
+@pytest.mark.slow
 def test_a_page_that_spells_tokens_breaks_nothing() -> None:
     class Spelling(Corridor):
         def step(self, action: Any) -> Observation:

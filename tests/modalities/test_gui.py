@@ -161,6 +161,7 @@ def test_a_screenshot_that_no_processor_takes_is_named(folder: Path) -> None:
         prepared(folder).encode([Prompt("click OK", (Screenshot(300, 1),))])
 
 
+@pytest.mark.slow
 def test_a_rollout_has_an_action_for_each_answer_and_keeps_its_prompts(folder: Path) -> None:
     policy, prompt = prepared(folder, dialect="plain"), Prompt("click OK", (Screenshot(),), {"box": [1, 2, 3, 4]})
     rollout = policy.rollout([prompt], [AnswerPlan(3, 4)], [GroupKey(0, 0, 0)])

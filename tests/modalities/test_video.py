@@ -115,6 +115,7 @@ def test_steps_of_time_of_qwen2_vl_count_and_text_stands_behind_them() -> None:
     assert torch.equal(encoded.positions, by_hand((encoded.token_types == 2).tolist(), [list(range(8))]))
 
 
+@pytest.mark.slow
 def test_qwen3_vl_reads_when_each_step_is_shown() -> None:
     made = policy("qwen3_vl", fps=2.0)
     encoded = made.encode([Prompt("red<video>?", clips=(four_seconds(),))])[0]
@@ -173,6 +174,7 @@ def test_no_answer_holds_a_token_of_a_video(family: str) -> None:
         made.encode([Prompt(f"look {token}")])
 
 
+@pytest.mark.slow
 def test_a_control_is_the_same_prompt_with_its_frames_in_disorder() -> None:
     made, (first, second) = policy(fps=2.0), keys(2)
     asked = mixed()[2]

@@ -54,6 +54,7 @@ def test_the_chat_template_puts_system_message_template_and_images_together() ->
     assert "system" not in read(vision_twins.policy(), PROMPTS[1])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", BUILDERS)
 def test_each_prompt_has_the_media_of_its_own_images(family: str) -> None:
     policy = vision_twins.policy(family)
@@ -104,6 +105,7 @@ def test_pixel_bounds_bound_the_images() -> None:
         vision_twins.policy("gemma3", max_pixels=1000)
 
 
+@pytest.mark.slow
 def test_a_prompt_is_encoded_once_while_there_is_room() -> None:
     loads = []
 

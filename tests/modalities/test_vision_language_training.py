@@ -89,6 +89,7 @@ def test_a_loaded_adapter_on_frozen_vision_stays_as_it_is_and_one_on_the_head_is
         vision_twins.policy(lora=Lora(path=str(tmp_path / "head")))
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning")  # peft asks transformers so
 def test_an_adapter_folder_is_peft_s_own(tmp_path: Path) -> None:
     from peft import PeftModel

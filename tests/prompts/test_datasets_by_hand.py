@@ -178,6 +178,7 @@ def test_columns_of_another_name_are_read(tmp_path: Path) -> None:
     assert (renamed.text, renamed.target) == ("?", {"answer": "1"})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("layout", ["columns", "easyr1", "gui_r1", "screenspot"])
 def test_synthetic_rows_use_the_users_names(tmp_path: Path, layout: str) -> None:
     from mmrl.prompts.datasets import stand_in

@@ -246,6 +246,7 @@ def test_a_policy_refuses_prompts_whose_videos_have_no_header(four_seconds: byte
     assert "which this modality does not read; 'video' does" in str(vision_policy().refusal(prompts[0]))
 
 
+@pytest.mark.slow
 def test_check_names_the_row_of_a_broken_video(cli: CommandLine, four_seconds: bytes) -> None:
     in_file(Path(), four_seconds[:900], "cut.mp4")
     in_file(Path(), four_seconds, "good.mp4")

@@ -82,6 +82,7 @@ PUBLISHED: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("layout", PUBLISHED)
 def test_a_row_as_it_is_published_is_read(layout: str, tmp_path: Path) -> None:
     prompt = read(tmp_path, layout, PUBLISHED[layout])

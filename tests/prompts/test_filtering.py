@@ -37,6 +37,7 @@ def test_what_is_refused_at_once_is_what_cannot_be_encoded(prompt: Prompt) -> No
     assert refused.startswith(f"{prompt.source}: prompt ") and unreadable.startswith(f"{prompt.source}: prompt ")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", ["qwen2_5_vl", "gemma3"])
 def test_prompts_that_can_be_encoded_are_not_refused(family: str) -> None:
     policy = vision_twins.policy(family)
@@ -131,6 +132,7 @@ def test_unreadable_prompts_are_refilled() -> None:
     assert len(found.kept) == 6 and max(found.kept) >= 6
 
 
+@pytest.mark.slow
 def test_too_many_unreadable_prompts_end_the_run_also_over_many_iterations() -> None:
     made = reading(*TEXTS, share=0.1, wanted=6)
     with pytest.raises(ConfigError, match=r"1 of 6 prompts could not be read, scoring.max_failed_share allows 10%"):

@@ -79,6 +79,7 @@ def test_without_a_hint_nothing_is_asked_again() -> None:
     assert "groups/hinted" not in collected.metrics and not any("look" in text for _, text in requests_of(collected))
 
 
+@pytest.mark.slow
 def test_hints_that_nobody_gives_are_refused() -> None:
     with pytest.raises(ConfigError, match=r"groups\.hint needs groups\.degenerate refill, got keep"):
         build(load_config("quickstart_gui", ["groups.hint=tip"]))

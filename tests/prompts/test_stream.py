@@ -112,6 +112,7 @@ def test_draws_are_numbered_and_do_not_depend_on_how_many_are_drawn_at_once() ->
     assert PromptStream(sets, weights, seed=5).take(30) != whole
 
 
+@pytest.mark.slow
 def test_sets_are_drawn_by_their_weights() -> None:
     stream = PromptStream([prompt_set("a", 7), prompt_set("b", 5)], [1.0, 3.0], seed=0)
     counts = Counter(text[0] for text in next_texts(stream, 2000))
@@ -168,6 +169,7 @@ def test_a_stream_of_a_data_set_goes_on_where_it_stopped(tmp_path: Path) -> None
         assert expected.media == prompt.media
 
 
+@pytest.mark.slow
 def test_a_source_is_a_text_a_section_or_a_weighted_list() -> None:
     section = {"path": ["a.jsonl", "b.jsonl"], "layout": "trl", "columns": {"prompt": "q"}, "limit": 3}
     for train in ("a.txt", section, [{"source": section}, {"source": "a.txt", "weight": 2}]):

@@ -81,6 +81,7 @@ def test_an_answer_s_only_place_is_put_into_pixels_of_the_original(text: str, ma
     assert not answer_marks(text, None)
 
 
+@pytest.mark.slow
 @in_one_test(
     ("size", "drawn"),
     [

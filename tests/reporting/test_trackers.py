@@ -126,6 +126,7 @@ def test_tensorboard_holds_every_number_at_its_iteration(run: Path) -> None:
     assert scalars(run, "held_out/score") == [(0, 0.25), (1, 0.75)]
 
 
+@pytest.mark.slow
 def test_tensorboard_hides_what_came_after_the_checkpoint(run: Path) -> None:
     for kept, values in ((-1, {1: 1.0, 2: 2.0, 3: 3.0}), (1, {2: 2.5})):
         tracker = build("tensorboard")

@@ -102,6 +102,7 @@ ONE_OF_EACH_KIND = (
 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name", slow_but(EDITS, *ONE_OF_EACH_KIND, "a weight", "averaging dropped", "a key that nobody knows")
 )

@@ -20,6 +20,7 @@ def test_the_std_is_ddims(eta: float, grid_policy: Any) -> None:
         assert step.transition.std == pytest.approx(eta * step.sigma_next * math.sqrt(1 - snr / snr_next))
 
 
+@pytest.mark.slow
 @settings(max_examples=100, deadline=None)
 @given(
     share=st.floats(1e-4, 0.99), rise=st.floats(1e-3, 1.0), eta=st.floats(0.01, 1.0)

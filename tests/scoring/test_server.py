@@ -126,6 +126,7 @@ def test_a_request_has_a_deadline_and_what_waits_is_dropped(serve: Callable[...,
     assert slow.calls == [2, 1], "the call under way ended, the others were dropped"
 
 
+@pytest.mark.slow
 def test_too_many_waiting_samples_are_refused_for_a_while(serve: Callable[..., str]) -> None:
     slow = Slow()
     url = serve(slow=slow, max_waiting=3)
@@ -184,6 +185,7 @@ def test_a_request_under_way_is_answered_when_the_server_ends() -> None:
         httpx2.get(f"{url}/health")
 
 
+@pytest.mark.slow
 def test_a_client_that_leaves_in_the_middle_disturbs_nobody(
     serve: Callable[..., str], caplog: pytest.LogCaptureFixture
 ) -> None:

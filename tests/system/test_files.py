@@ -56,6 +56,7 @@ def test_a_folder_that_fails_leaves_nothing(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_a_killed_process_leaves_no_half_folder_and_the_next_one_clears_away_what_it_left(tmp_path: Path) -> None:
     target = tmp_path / "target"
     process = multiprocessing.get_context("fork").Process(target=killed_in_the_middle, args=(target,))
@@ -71,6 +72,7 @@ def test_a_killed_process_leaves_no_half_folder_and_the_next_one_clears_away_wha
     assert sorted(one.name for one in tmp_path.iterdir()) == ["other", "target"]
 
 
+@pytest.mark.slow
 def test_what_another_process_writes_at_the_same_time_is_left_alone(tmp_path: Path) -> None:
     target = tmp_path / "target"
     with whole_folder(target) as folder:

@@ -49,6 +49,7 @@ def interrupt(patch: pytest.MonkeyPatch, where: Any, name: str, *signals: signal
     patch.setattr(where, name, interrupted)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("place", ["build", "make_trainer", "_beginning"])
 def test_a_run_that_is_stopped_before_it_begins_leaves_nothing(
     cli: CommandLine, place: str, monkeypatch: pytest.MonkeyPatch

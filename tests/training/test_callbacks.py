@@ -85,6 +85,7 @@ def test_a_run_has_its_events_in_order_and_trains_as_without_callbacks(tmp_path:
     torch.testing.assert_close(trained(run), trained(plain), rtol=0, atol=0)
 
 
+@pytest.mark.slow
 def test_each_event_has_the_facts_of_its_moment(tmp_path: Path) -> None:
     recorder = Recorder()
     run = with_recorder(tmp_path, recorder)

@@ -80,6 +80,7 @@ def breaking(run: Any, first: int) -> None:
     engine.sum_gradients = broken
 
 
+@pytest.mark.slow
 def test_a_run_without_finite_gradients_ends_and_names_the_last_good_checkpoint(tmp_path: Path) -> None:
     run = toy(tmp_path, iterations=9, checkpoint={"every": 1, "keep": 9}, optimizer={"learning_rate": 0.1})
     breaking(run, 4)

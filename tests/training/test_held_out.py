@@ -291,6 +291,7 @@ def test_the_score_of_episodes_does_not_count_long_ones_more() -> None:
     assert _result(broken, []).score == 0.5
 
 
+@pytest.mark.slow
 def test_an_episode_is_saved_as_a_strip_of_its_turns() -> None:
     rollout = clicker(environment=Corridor(places=99), invalid_limit=99).rollout(
         [Prompt("go")], [EpisodePlan(num_samples=1, max_tokens=4, max_turns=3)], [GroupKey(1, 0, 8)]

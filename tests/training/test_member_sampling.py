@@ -54,6 +54,7 @@ def subsets(probability: list[float]) -> Iterator[tuple[float, Tensor]]:
         yield float(chance), torch.tensor([[1 / p if kept else 0.0] for kept, p in pairs])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("micro_batch", slow_but([1, 100], 100))
 @pytest.mark.parametrize("loss", [
     Grpo(clip_low=0.02, clip_high=0.02, kl_coef=0.3, kl="k3"),

@@ -152,6 +152,7 @@ def test_losses_that_need_no_ratio_take_plain_answers(tmp_path: Path, loss: dict
     build(config(data(tmp_path), loss))
 
 
+@pytest.mark.slow
 def test_a_loss_that_does_not_say_is_taken_to_correct_by_what_it_compares_with(tmp_path: Path) -> None:
     given, full = (
         build_plugin("samplers", {"name": "given"}),

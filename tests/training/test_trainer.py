@@ -122,6 +122,7 @@ def test_without_an_evaluation_there_is_none(tmp_path: Path) -> None:
     assert run.saved == [1, 2]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("every, saved", [(0, [7]), (3, [3, 6, 7]), (7, [7])])
 def test_it_saves_every_few_iterations_and_at_the_end(tmp_path: Path, every: int, saved: list[int]) -> None:
     run = toy(tmp_path, iterations=7, checkpoint={"every": every, "keep": 9}, evaluation=None)

@@ -135,6 +135,7 @@ def equal(one: EncodedPrompt, other: EncodedPrompt) -> bool:
     return same and (one.next_position, one.canvas) == (other.next_position, other.canvas)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("is_fetched", [False, True])
 @pytest.mark.parametrize("family", ["qwen2_5_vl", "gemma3"])
 def test_a_policy_with_threads_encodes_the_same_bits(family: str, is_fetched: bool) -> None:
@@ -168,6 +169,7 @@ def test_a_screen_is_fetched_with_the_instructions_of_its_size() -> None:
     threaded.close()
 
 
+@pytest.mark.slow
 def test_frames_of_clips_are_the_same_bits() -> None:
     from mmrl.prompts.stream import load_prompts
 

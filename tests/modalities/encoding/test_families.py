@@ -52,6 +52,7 @@ def test_a_twin_keeps_the_settings_and_fits_any_prompt(tmp_path: Path) -> None:
     assert len(small.encode([Prompt("x" * 500, (picture(900, 700, 1),))])[0]) > 500
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", BUILDERS)
 def test_a_twin_is_written_alike_for_a_seed_and_leaves_the_global_generator(family: str, tmp_path: Path) -> None:
     state = torch.get_rng_state()

@@ -76,6 +76,7 @@ class Calls(TorchFunctionMode):
         return function(*args, **(kwargs or {}))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("grid", slow_but(GRIDS, GRIDS[1]))
 @pytest.mark.parametrize("family", TOWERS)
 def test_a_tower_makes_what_it_makes_window_by_window_gradients_included(family: str, grid: list[list[int]]) -> None:
@@ -95,6 +96,7 @@ def given(network: Any, sizes: Tensor) -> dict[str, Any]:
     return sized(network, sizes, torch.device("cpu"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", ["qwen2_vl", "qwen2_5_vl", "qwen3_vl"])
 @pytest.mark.parametrize("attention", ["sdpa", NAME])
 def test_what_the_host_computes_of_sizes_is_what_the_tower_computes(family: str, attention: str) -> None:

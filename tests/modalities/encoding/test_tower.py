@@ -48,6 +48,7 @@ def counted(policy: VisionLanguage) -> Iterator[list[int]]:
         handle.remove()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sharing", ["cache", "packed", "none"])
 @pytest.mark.parametrize("family", FAMILIES)
 def test_features_made_ahead_give_the_update_of_the_networks_own(family: str, sharing: str) -> None:
@@ -60,6 +61,7 @@ def test_features_made_ahead_give_the_update_of_the_networks_own(family: str, sh
     assert_equal(found, evaluated(policy, drawn, CALLS))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", slow_but(FAMILIES, "qwen2_5_vl"))
 def test_kept_features_change_no_bit_of_an_update(family: str) -> None:
     results = []
@@ -82,6 +84,7 @@ def test_a_frozen_tower_runs_once_for_each_prompt_with_images() -> None:
     assert passes == [WITH_IMAGES]
 
 
+@pytest.mark.slow
 def test_features_are_freed_when_they_are_forgotten_and_made_again() -> None:
     policy = adapted()
     assert isinstance(policy, Keeping)
@@ -97,6 +100,7 @@ def test_features_are_freed_when_they_are_forgotten_and_made_again() -> None:
     assert passes == [WITH_IMAGES]
 
 
+@pytest.mark.slow
 def test_no_more_is_kept_than_the_bytes_allow() -> None:
     policy = adapted()
     drawn = vision_twins.rollout(policy)
@@ -126,6 +130,7 @@ def test_towers_of_other_families_run_in_the_networks_own_pass() -> None:
     policy.forget()
 
 
+@pytest.mark.slow
 def test_windows_are_attended_to_in_one_call_unless_sdpa_is_set_for_the_tower() -> None:
     settings: list[tuple[Any, str]] = [
         (None, NAME),
@@ -141,6 +146,7 @@ def test_windows_are_attended_to_in_one_call_unless_sdpa_is_set_for_the_tower() 
         assert config.get_text_config()._attn_implementation == ("eager" if setting == "eager" else "sdpa")
 
 
+@pytest.mark.slow
 def test_towers_give_the_same_update_window_by_window() -> None:
     policy = vision_twins.policy(attention=Attention(tower="sdpa"))
     drawn = ragged(vision_twins.rollout(policy))
@@ -148,6 +154,7 @@ def test_towers_give_the_same_update_window_by_window() -> None:
     assert_equal(found, evaluated(policy, drawn, CALLS))
 
 
+@pytest.mark.slow
 def test_rollouts_run_an_attention_of_their_own() -> None:
     policy = vision_twins.policy(attention=Attention(update="sdpa", rollout="eager"))
     text = policy.backbone.model.config.get_text_config()

@@ -161,6 +161,7 @@ def sample_alone(plan: Plan, key: GroupKey, prompt: int, path: Path, leaf: int) 
     return latents, decisions
 
 
+@pytest.mark.slow
 def test_every_leaf_of_a_forked_plan_is_that_of_its_own_path_alone() -> None:
     calls: list[int] = []
 

@@ -12,6 +12,7 @@ from tests import vision_twins
 from tests.vision_twins import PROMPTS, keys
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("distribution", [{}, {"temperature": 0.7, "top_p": 0.8}], ids=["plain", "cut"])
 def test_it_is_the_answer_at_temperature_zero_and_changes_no_other(distribution: dict[str, float]) -> None:
     policy = vision_twins.policy("qwen2_5_vl")

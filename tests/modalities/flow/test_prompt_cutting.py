@@ -89,6 +89,7 @@ def test_a_policy_says_what_each_of_its_encoders_leaves_out(
     assert libraries == []
 
 
+@pytest.mark.slow
 def test_an_encoder_that_is_not_there_cuts_nothing(lab_policy: MakePolicy, caplog: pytest.LogCaptureFixture) -> None:
     policy = lab_policy()
     warn_cut(policy, [Prompt("red")], DatasetSettings(path="a.jsonl"))

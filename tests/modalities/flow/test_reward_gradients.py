@@ -118,6 +118,7 @@ TREE = chain(0.3, 0.2, 0.4, 0, branch=(2, 1, 2, 1), roots=1)
 FORKED = Plan(2, ODE.steps, forks=(Fork(1, SDE.steps[1:]), Fork(2, SDE.steps[2:])))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("plan", "calls"), [(TREE, [4, 6, 8, 9]), (FORKED, [6, 10, 12, 14])])
 def test_samples_of_a_tree_share_the_calls_behind_states_that_they_share(plan: Plan, calls: list[int]) -> None:
     policy = random_flow()
@@ -196,6 +197,7 @@ def test_with_a_linear_drift_the_carried_gradient_is_a_product_of_matrices(size:
         torch.testing.assert_close(found[edge[row, 0]], gradient, atol=1e-5, rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_shared_latents_get_the_mean_of_the_gradients_of_their_samples() -> None:
     policy = random_flow()
     rollout = sample_rollout(policy, TREE, ("0.3",))

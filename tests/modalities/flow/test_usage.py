@@ -97,6 +97,7 @@ def test_other_schedulers_give_way_to_steps_without_noise(
     torch.testing.assert_close(theirs(usage.code, tmp_path, monkeypatch), drawn, atol=1.5, rtol=0)
 
 
+@pytest.mark.slow
 def test_a_sampler_that_the_pipeline_does_not_have_is_told_and_levels_of_its_own_too(lab_policy: Any) -> None:
     policy = lab_policy()
     samplers = [

@@ -251,6 +251,7 @@ def test_tested_are_the_types_of_the_twins_and_of_their_language_models() -> Non
         assert not is_tested(other)
 
 
+@pytest.mark.slow
 def test_tested_types_are_not_compared_and_their_errors_are_bugs(monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(*given: Any) -> None:
         raise AttributeError("of ours")

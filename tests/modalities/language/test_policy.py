@@ -140,6 +140,7 @@ def test_micro_batches_put_together_give_the_whole(micro_batch: int) -> None:
     assert all(((part != 0).any(1).sum() <= micro_batch) for part in parts)
 
 
+@pytest.mark.slow
 def test_joined_rollouts_are_evaluated_like_one() -> None:
     policy, together = policy_and_rollout()
     parts = [policy.rollout([p], [AnswerPlan(n, 8)], [k]) for p, n, k in zip(PROMPTS, GROUPS, keys(3), strict=True)]

@@ -46,6 +46,7 @@ def test_given_texts_that_do_not_fit_are_refused(outputs: Outputs, message: str)
         vision_twins.policy().offline(PROMPTS, outputs, keys(3))
 
 
+@pytest.mark.slow
 def test_recomputed_log_probs_are_those_of_the_weights_in_place() -> None:
     policy = vision_twins.policy()
     rollout = vision_twins.rollout(policy, 8)

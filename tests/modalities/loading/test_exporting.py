@@ -87,6 +87,7 @@ def test_the_file_for_comfyui_means_the_same_to_the_stock_pipeline(family: str, 
     torch.testing.assert_close(generated(stock, family), generated(pipeline, family), atol=1e-5, rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_a_second_network_has_a_file_of_its_own(tmp_path: Path) -> None:
     pipeline = adapted("wan22")
     code = exported(pipeline, "wan22", tmp_path)
@@ -113,6 +114,7 @@ def test_the_file_for_comfyui_holds_the_names_it_reads_and_the_scale(tmp_path: P
         write_for_comfyui(tmp_path / "lora.safetensors", tmp_path / "again.safetensors")
 
 
+@pytest.mark.slow
 def test_a_folder_without_an_adapter_of_the_network_is_refused(tmp_path: Path) -> None:
     pipeline = adapted("wan22")
     exported(pipeline, "wan22", tmp_path)

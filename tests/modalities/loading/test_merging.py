@@ -81,6 +81,7 @@ def test_answers_and_updates_are_the_same_in_float32_and_the_difference_is_said_
     assert calls and not any(calls)
 
 
+@pytest.mark.slow
 def test_merged_weights_are_the_sum_rounded_once_and_come_back_bit_for_bit_after_an_error() -> None:
     policy = stirred(vision_twins.policy(lora=Lora(rank=2, alpha=4, merge_rollouts=True), dtype=torch.bfloat16))
     before, merged = frozen(policy._model), policy._merged
@@ -96,6 +97,7 @@ def test_merged_weights_are_the_sum_rounded_once_and_come_back_bit_for_bit_after
     assert_restored(policy._model, before)
 
 
+@pytest.mark.slow
 def test_old_weights_are_merged_as_they_are_in_place_and_the_reference_has_no_adapter() -> None:
     policy = answering(merge_rollouts=True)
     prompts = policy.encode(vision_twins.PROMPTS[:1])

@@ -33,6 +33,7 @@ def refused(folder: Path) -> str:
     return str(raised.value)
 
 
+@pytest.mark.slow
 def test_models_are_loaded_one_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """transformers patches its classes while it loads: of two threads, one would leave them patched for good."""
     from transformers import AutoModelForImageTextToText

@@ -95,6 +95,7 @@ def test_every_part_is_there_and_of_its_real_class(pipeline: Any) -> None:
     assert classes == dict(PARTS)
 
 
+@pytest.mark.slow
 def test_what_is_no_size_is_as_in_stable_diffusion_3_5(pipeline: Any) -> None:
     transformer, vae = pipeline.transformer.config, pipeline.vae.config
     assert (transformer.patch_size, transformer.in_channels, transformer.out_channels) == (2, 16, 16)

@@ -38,6 +38,7 @@ def test_every_part_is_there_and_of_its_real_class(kind: str, base: Path) -> Non
     assert {name: type(part).__name__ for name, part in parts.items() if part is not None} == EVERY | PARTS[kind]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", slow_but(KINDS, "stable_diffusion"))
 def test_the_same_seed_writes_the_same_bytes_and_another_changes_every_weight_file(
     kind: str, base: Path, tmp_path: Path
@@ -51,6 +52,7 @@ def test_the_same_seed_writes_the_same_bytes_and_another_changes_every_weight_fi
     assert {name for name in first if first[name] != second[name]} == {n for n in first if n.endswith(".safetensors")}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_prediction_depends_on_latents_timestep_and_all_that_is_told(kind: str, base: Path) -> None:
     policy = reader(twin(kind, base))

@@ -82,6 +82,7 @@ def test_parts_of_a_tree_are_evaluated_as_the_whole(kind: str) -> None:
     torch.testing.assert_close(policy.recompute(rollout, 5).trace.completions.log_prob, whole, atol=1e-5, rtol=0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", PLANS)
 def test_an_update_reads_each_token_once_but_the_last_of_each_leaf(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     policy, rollout = twin(), tree(kind)

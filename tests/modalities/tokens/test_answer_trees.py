@@ -45,6 +45,7 @@ def test_the_first_leaves_of_a_tree_are_the_plain_answers(kind: str) -> None:
     assert torch.equal(leaves[:, :, 0], plain)
 
 
+@pytest.mark.slow
 def test_every_segment_draws_by_the_stream_of_its_path() -> None:
     policy, rollout = twin(), tree()
     for sample in (0, 3, 6, 13, 23):
@@ -176,6 +177,7 @@ def test_of_leaves_that_the_budget_cut_nothing_is_learned_but_by_others() -> Non
     torch.testing.assert_close(totals, torch.ones_like(totals))
 
 
+@pytest.mark.slow
 def test_truncated_distributions_keep_the_support_of_shared_draws() -> None:
     policy, distribution = twin(), {"temperature": 1.3, "top_k": 40, "top_p": 0.9, "min_p": 0.01}
     for plan in PLANS.values():

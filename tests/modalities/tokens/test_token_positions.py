@@ -104,6 +104,7 @@ def log_probs(policy: VisionLanguage, prompt: Prompt, answer: str = "it is red")
         return policy.forward(given, DecisionView(torch.arange(1))).values[0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", WITH_AXES)
 def test_two_prompts_in_turns_are_read_as_by_two_fresh_models(family: str) -> None:
     """The models keep the offset of the last prompt's images; it must reach no other prompt."""
@@ -114,6 +115,7 @@ def test_two_prompts_in_turns_are_read_as_by_two_fresh_models(family: str) -> No
         torch.testing.assert_close(found, alone[number], rtol=0, atol=0)
 
 
+@pytest.mark.slow
 def test_the_network_never_looks_for_positions_itself(monkeypatch: pytest.MonkeyPatch) -> None:
     policy = vision_twins.policy()
     policy.encode(PROMPTS)
@@ -126,6 +128,7 @@ def test_the_network_never_looks_for_positions_itself(monkeypatch: pytest.Monkey
     policy.forward(drawn, DecisionView(torch.arange(9)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", BUILDERS)
 def test_what_the_images_show_and_their_order_reach_the_answer(family: str) -> None:
     policy = vision_twins.policy(family)

@@ -111,6 +111,7 @@ SIDES = st.floats(0.5, 50)
 PLACES = st.floats(-60, 60)
 
 
+@pytest.mark.slow
 @given(PLACES, PLACES, SIDES, SIDES, st.floats(0.2, 1.5))
 def test_the_point_term_is_the_density_over_its_peak(
     x: float, y: float, width: float, height: float, alpha: float

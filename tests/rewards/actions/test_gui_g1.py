@@ -89,6 +89,7 @@ def test_the_truth_in_any_unit_scores_the_most(convention: Convention) -> None:
     )
 
 
+@pytest.mark.slow
 @given(st.lists(TEXTS, min_size=1, max_size=5))
 def test_any_text_has_a_score(texts: list[str]) -> None:
     check_scores(GuiG1(), batch(texts))

@@ -75,6 +75,7 @@ def test_a_point_is_judged_on_the_original_image(make_batch: Make) -> None:
     assert judge(["(60, 105)", "(120, 210)"], make_batch, half) == [1, 0]
 
 
+@pytest.mark.slow
 @in_one_test("name", sorted(DIALECTS))
 @in_one_test("convention", ["original", "resized", "thousand", "unit"])
 @in_one_test("size", [(1920, 1080), (300, 4000), (8000, 250)])

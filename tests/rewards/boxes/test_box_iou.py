@@ -90,6 +90,7 @@ def test_diou_and_ciou_are_their_formulas(box: Box, other: Box) -> None:
     assert float(box_overlap(tensor(box), tensor(other), "ciou")) == pytest.approx(ciou, abs=1e-12)
 
 
+@pytest.mark.slow
 @given(boxes(), boxes(), st.floats(0.01, 100), st.floats(-1000, 1000))
 def test_what_holds_for_all_boxes(box: Box, other: Box, scale: float, shift: float) -> None:
     one, two = tensor(box), tensor(other)

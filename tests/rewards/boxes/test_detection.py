@@ -143,6 +143,7 @@ ANSWERS = st.lists(st.tuples(boxes(), CONFIDENCES), max_size=5, unique_by=lambda
 TRUTHS = st.lists(boxes(), min_size=1, max_size=4, unique=True)
 
 
+@pytest.mark.slow
 @given(ANSWERS, TRUTHS)
 def test_the_best_matching_is_that_of_all_assignments(answer: Answer, truth: list[Box]) -> None:
     found = torch.tensor([box for box, _ in answer], dtype=torch.float64).view(-1, 4)

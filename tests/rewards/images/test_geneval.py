@@ -158,6 +158,7 @@ def test_only_so_many_objects_of_a_class_are_seen(reward: Geneval) -> None:
     assert many.score(batch_of(torch.rand(1, 3, 32, 32), {"class": "dog", "count": 4})).tolist() == [1.0]
 
 
+@pytest.mark.slow
 def test_parts_are_averaged(reward: Geneval) -> None:
     cat = [DetectedObject((20, 20, 28, 28), 0.95)]
     wanted = ({"class": "cat", "count": 1}, {"class": "dog", "count": 1, "position": ["left of", 0]})
@@ -179,6 +180,7 @@ def test_each_image_is_judged_by_its_own_scene(reward: Geneval) -> None:
     torch.testing.assert_close(reward.score(batch), torch.cat(alone))
 
 
+@pytest.mark.slow
 def test_an_unknown_class_and_a_scene_that_cannot_be_are_errors(reward: Geneval) -> None:
     image = torch.rand(1, 3, 32, 32)
     with pytest.raises(ValueError, match=r"knows no 'bicicle' \(did you mean 'bicycle'\?\)"):
@@ -192,6 +194,7 @@ def test_an_unknown_class_and_a_scene_that_cannot_be_are_errors(reward: Geneval)
         reward.score(batch_of(image * float("nan"), {"class": "dog", "count": 1}))
 
 
+@pytest.mark.slow
 def test_a_model_that_is_no_detector_is_the_users_error(folder: Path) -> None:
     with pytest.raises(ConfigError, match=r"cannot load the detector '/no/such/folder'.*Mask2Former"):
         Geneval(detector="/no/such/folder").prepare(CPU)

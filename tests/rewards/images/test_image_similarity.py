@@ -99,6 +99,7 @@ def test_lpips_is_that_of_the_published_package(trunk: Trunk, tmp_path: Path) ->
     torch.testing.assert_close(found.score(batch_of(images, images)), torch.zeros(3), rtol=0, atol=1e-9)
 
 
+@pytest.mark.slow
 @torch.no_grad()
 def test_lpips_by_hand_on_one_layer_of_two_channels() -> None:
     """The first layer has features (10 + t, 10 - t), t the normalised channels' sum; all others see nothing."""
@@ -117,6 +118,7 @@ def test_lpips_by_hand_on_one_layer_of_two_channels() -> None:
     assert found == pytest.approx(2 * (a / left - c / right) ** 2 + 3 * (b / left - d / right) ** 2, rel=1e-4)
 
 
+@pytest.mark.slow
 def test_the_gradient_of_lpips_is_finite_where_no_feature_is_left(tmp_path: Path) -> None:
     reward = ready(tmp_path, measure="lpips")
     assert reward._lpips is not None
@@ -127,6 +129,7 @@ def test_the_gradient_of_lpips_is_finite_where_no_feature_is_left(tmp_path: Path
     assert gradient.isfinite().all()
 
 
+@pytest.mark.slow
 def test_an_image_of_another_size_is_compared_at_the_size_of_the_sample(tmp_path: Path) -> None:
     reward = ready(tmp_path, measure="lpips")
     flat = torch.full((2, 3, 64, 48), 0.5)
@@ -165,6 +168,7 @@ def test_settings_are_checked() -> None:
         ImageSimilarity(measure="lpips", model="facebook/dinov2-base")
 
 
+@pytest.mark.slow
 def test_weights_that_do_not_fit_are_the_users_error(tmp_path: Path) -> None:
     trunk = ImageSimilarity(measure="lpips").tiny(0, tmp_path)
     assert trunk.model is not None and trunk.linear is not None

@@ -87,6 +87,7 @@ def test_the_scores_are_those_of_the_reward_in_the_process(serve: Callable[..., 
         assert torch.equal(call_reward("r", reward, batch).values, ExactAnswer().score(batch))
 
 
+@pytest.mark.slow
 def test_several_servers_share_the_requests(serve: Callable[..., str]) -> None:
     calls: list[list[int]] = [[], []]
 
@@ -211,6 +212,7 @@ def test_a_wrong_reply_masks_its_samples(said: str, recorded: Recorded) -> None:
     assert answer.values.isnan().tolist() == [said.count("id") == 0] * 8
 
 
+@pytest.mark.slow
 def test_a_body_that_is_too_large_is_sent_in_parts(serve: Callable[..., str]) -> None:
     reward = client(serve(max_body=2048))
     batch = answers(["<answer>4</answer>" + "x" * 300] * 8 + ["x" * 3000], {"answer": "4"})
@@ -218,6 +220,7 @@ def test_a_body_that_is_too_large_is_sent_in_parts(serve: Callable[..., str]) ->
     assert values[:8].tolist() == [1.0] * 8 and values[8].isnan()
 
 
+@pytest.mark.slow
 def test_a_server_that_comes_back_is_found(serve: Callable[..., str]) -> None:
     url = serve()
     port = int(url.rpartition(":")[2])

@@ -85,6 +85,7 @@ def test_it_is_the_share_of_wins_over_both_orders(folder: Path, batch: RewardBat
         assert rates.view(2, 3).mean(1).tolist() == pytest.approx([0.5, 0.5])
 
 
+@pytest.mark.slow
 def test_groups_of_any_size_may_lie_among_each_other(
     folder: Path, batch: RewardBatch, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -247,6 +247,7 @@ def test_a_written_reply_is_that_of_the_plain_model(folders: dict[bool, Path], s
             assert reply.text == tokenizer.decode(made[: made.index(tokenizer.eos_token_id)])
 
 
+@pytest.mark.slow
 def test_votes_of_a_model_here_depend_on_their_seed_alone(folders: dict[bool, Path]) -> None:
     judge = LocalJudge(
         JudgeModel(str(folders[False]), temperature=1.0, max_tokens=3), CPU, sees_images=False, at_once=2
@@ -269,6 +270,7 @@ def batch_of(count: int) -> RewardBatch:
     return make_batch(Outputs(images=random_images(random.Random(0), count)), random_texts(random.Random(1), count))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["image_pair", "image_fits", "vision_reward", "unified_reward_think"])
 def test_a_dry_run_asks_a_small_model_and_gets_verdicts_of_every_form(name: str, tmp_path: Path) -> None:
     twin = VlmJudge(name).tiny(0, tmp_path)

@@ -67,6 +67,7 @@ def test_the_score_is_the_probability_of_yes(folder: Path, make_batch: Callable[
     assert (yes / (yes + no)).std() > 0.01
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", slow_but(BUILDERS, "qwen2_5_vl"))
 def test_a_batch_of_each_family_is_answered_as_one_by_one(family: str) -> None:
     vlm = load_vlm(str(twin(family)), CPU)
@@ -85,6 +86,7 @@ def test_question_and_answers_may_be_others(folder: Path, make_batch: Callable[.
     torch.testing.assert_close(reward.score(batch), one / (one + nought), rtol=1e-4, atol=1e-8)
 
 
+@pytest.mark.slow
 def test_the_answer_sees_image_and_text(folder: Path, make_batch: Callable[..., RewardBatch]) -> None:
     reward, images = ready(folder, normalised=True), four_images()
     first = reward.score(make_batch(Outputs(images=images), TEXTS))
@@ -105,6 +107,7 @@ def test_a_model_without_logits_to_keep_says_the_same(
     torch.testing.assert_close(reward.score(batch), expected)
 
 
+@pytest.mark.slow
 def test_an_answer_of_several_tokens_is_the_users_error(folder: Path) -> None:
     with pytest.raises(ConfigError, match=r"'Maybe' must be one token, got \d with this model's tokenizer"):
         ready(folder, yes="Maybe")

@@ -32,6 +32,7 @@ def rates_of(scores: list[float], **settings: float) -> list[float]:
     return found
 
 
+@pytest.mark.slow
 @given(SCORES, st.sampled_from([0.0, 0.2]))
 def test_it_is_a_count_of_wins_and_half_the_ties(scores: list[float], margin: float) -> None:
     expected = []
@@ -42,6 +43,7 @@ def test_it_is_a_count_of_wins_and_half_the_ties(scores: list[float], margin: fl
     assert rates_of(scores, margin=margin) == pytest.approx(expected)
 
 
+@pytest.mark.slow
 @given(SCORES)
 def test_without_a_margin_it_is_the_lexicographic_mix_of_one_reward(scores: list[float]) -> None:
     size = len(scores)
@@ -64,6 +66,7 @@ def test_with_a_temperature_it_is_the_softmax_of_two_scores() -> None:
     assert rates_of([first, second, third], temperature=0.1)[0] == pytest.approx(sum(against) / 2, rel=1e-5)
 
 
+@pytest.mark.slow
 @given(WINS)
 def test_a_groups_win_rates_have_the_mean_one_half_and_turn_round_with_the_judge(wins: list[list[float]]) -> None:
     judged = torch.tensor(wins, dtype=torch.float64)

@@ -41,6 +41,7 @@ def test_the_head_has_the_published_names_and_shapes(twin: Aesthetic) -> None:
     assert {name: tuple(value.shape) for name, value in load_file(twin.head).items()} == PUBLISHED
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("suffix", [".safetensors", ".pth"])
 def test_the_score_is_the_linear_head_on_the_embedding_of_length_one(
     suffix: str, twin: Aesthetic, tmp_path: Path, make_batch: Callable[..., RewardBatch]

@@ -48,6 +48,7 @@ def as_tensor(images: list[Image.Image]) -> Tensor:
     return torch.stack([row.view(size[1], size[0], 3).permute(2, 0, 1) for row in bytes_of]) / 255
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("library", ["transformers", "open_clip"])
 @pytest.mark.parametrize(("height", "width"), [(32, 32), (48, 83), (95, 64), (20, 27)])
 def test_preprocessing_is_the_processors_own(
@@ -86,6 +87,7 @@ def test_overshoot_of_bicubic_resizing_is_cut_as_8_bits_cut_it(library: Library,
     assert unclamped.max() > 1.01, "the picture makes bicubic resizing overshoot"
 
 
+@pytest.mark.slow
 def test_the_score_is_the_published_formula_with_transformers(
     folders: dict[Library, Path], make_batch: Callable[..., RewardBatch]
 ) -> None:
@@ -123,6 +125,7 @@ def test_the_score_is_the_published_formula_with_open_clip(
     assert (found - expected).abs().max() < 0.05 * expected.std()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("library", ["transformers", "open_clip"])
 def test_each_different_text_is_encoded_once(library: Library, folders: dict[Library, Path]) -> None:
     clip = load_clip(library, str(folders[library]), None, CPU.device)
@@ -155,6 +158,7 @@ def test_scores_are_in_full_precision_under_autocast(
         assert torch.equal(reward.score(batch), plain)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("library", ["transformers", "open_clip"])
 def test_the_tiny_twin_is_made_by_its_seed(library: Library, tmp_path: Path) -> None:
     state = torch.random.get_rng_state()

@@ -83,6 +83,7 @@ def test_the_defaults_are_the_published_files() -> None:
     assert HpsV2().checkpoint == "xswu/HPSv2/HPS_v2.1_compressed.pt" and HpsV2().model == "ViT-H-14"
 
 
+@pytest.mark.slow
 def test_a_checkpoint_of_another_model_is_the_users_error(twin: HpsV2, tmp_path: Path) -> None:
     weights = torch.load(twin.checkpoint, weights_only=True)["state_dict"]
     weights["visual.proj"] = torch.zeros(32, 5)

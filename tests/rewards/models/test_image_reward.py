@@ -82,6 +82,7 @@ def by_hand(w: Weights, tokens: Tensor, mask: Tensor, pixels: Tensor) -> Tensor:
     return (value - 0.16717362830052426) / 1.0333394966054072
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("height", "width"), [(32, 32), (48, 83), (95, 64), (20, 27)])
 def test_the_score_is_the_published_forward_pass(
     height: int, width: int, twin: ImageReward, make_batch: Callable[..., RewardBatch]

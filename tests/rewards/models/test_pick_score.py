@@ -25,6 +25,7 @@ def twin(tmp_path_factory: pytest.TempPathFactory) -> PickScore:
     return PickScore().tiny(0, tmp_path_factory.mktemp("pick_score"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("divisor", [1.0, 26.0])
 def test_the_score_is_the_published_formula(
     divisor: float, twin: PickScore, make_batch: Callable[..., RewardBatch]

@@ -26,6 +26,7 @@ def twin(tmp_path_factory: pytest.TempPathFactory) -> SiglipScore:
     return SiglipScore().tiny(0, tmp_path_factory.mktemp("siglip"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("unit", ["probability", "logit", "cosine"])
 @pytest.mark.parametrize(("height", "width"), [(32, 32), (48, 83), pytest.param(20, 27, marks=pytest.mark.slow)])
 def test_the_score_is_that_of_transformers(

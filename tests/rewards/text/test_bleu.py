@@ -51,6 +51,7 @@ def slowly(answered: list[str], references: list[list[str]], smoothing: Smoothin
 WORDS = st.lists(st.sampled_from(["cat", "dog", "the", "The", "sat", "on"]), min_size=1, max_size=9)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("smoothing", get_args(Smoothing))
 @given(answered=WORDS, references=st.lists(WORDS, min_size=1, max_size=3))
 def test_a_slow_loop_agrees(smoothing: Smoothing, answered: list[str], references: list[list[str]]) -> None:

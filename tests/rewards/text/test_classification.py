@@ -66,6 +66,7 @@ def test_a_set_of_labels_by_hand() -> None:
     assert judge(said, ["cat", "dog"], kind="set") == pytest.approx(expected)
 
 
+@pytest.mark.slow
 @given(st.sets(st.sampled_from(LABELS)), st.sets(st.sampled_from(LABELS), min_size=1))
 def test_f1_is_that_of_torchmetrics(said: set[str], right: set[str]) -> None:
     from torchmetrics.functional.classification import binary_f1_score  # takes a second to import

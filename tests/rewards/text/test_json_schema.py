@@ -126,6 +126,7 @@ def is_good(value: Any) -> bool:
     )
 
 
+@pytest.mark.slow
 @given(VALUES | st.fixed_dictionaries({"label": VALUES, "count": VALUES}, optional={"boxes": VALUES}))
 def test_it_is_what_a_reader_of_the_schema_says(value: Any) -> None:
     assert STRICT.score(answers([json.dumps(value)])).tolist() == [is_good(value)]
@@ -146,6 +147,7 @@ def test_a_schema_that_is_none_is_refused(schema: dict[str, Any], message: str) 
         JsonSchema(schema)
 
 
+@pytest.mark.slow
 def test_a_reference_to_elsewhere_is_an_error_and_is_not_fetched(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[object] = []
     monkeypatch.setattr("urllib.request.urlopen", asked.append)
@@ -201,6 +203,7 @@ def test_the_longest_list_of_different_things_is_compared() -> None:
 PATTERN = {"type": "string", "pattern": "^(a+)+$"}
 
 
+@pytest.mark.slow
 def test_a_pattern_is_searched_in_a_process_of_its_own_with_the_same_result() -> None:
     reward = JsonSchema({"properties": {"a": PATTERN}, "required": ["a"]}, tag=None, is_graded=True)
     answered = ['{"a": "aa"}', '{"a": "ab"}', "{}", '{"a": 1}', '"\\ud800"', "no JSON"]

@@ -97,6 +97,7 @@ def test_wrong_settings_are_refused(share: float) -> None:
         MajorityVote(min_share=share)
 
 
+@pytest.mark.slow
 @given(st.lists(TEXTS, min_size=1, max_size=5))
 def test_any_text_has_a_score(texts: list[str]) -> None:
     for reward in (MajorityVote(), MajorityVote(tag=None, soft=True), MajorityVote(tag=None, boxed=True)):

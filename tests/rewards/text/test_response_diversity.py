@@ -65,6 +65,7 @@ def test_distinct_shares_sum_to_what_distinct_n_counts_once(texts: list[str]) ->
     assert judge(texts) == pytest.approx([len(new) / len(one) for new, one in zip(own, runs, strict=True)])
 
 
+@pytest.mark.slow
 @given(st.lists(SENTENCES, min_size=2, max_size=5))
 def test_self_bleu_is_sacrebleus(texts: list[str]) -> None:
     metric = BLEU(effective_order=True, max_ngram_order=3)
@@ -74,6 +75,7 @@ def test_self_bleu_is_sacrebleus(texts: list[str]) -> None:
     assert judge(texts, kind="self_bleu", n=3) == pytest.approx(expected, abs=1e-6)
 
 
+@pytest.mark.slow
 def test_embeddings_are_compared_in_pairs(folder: Path) -> None:
     texts = ["a cat", "the dog sits there", "a cat", "sea"]
     known = load_embedder(str(folder), "mean", CPU.device).sentences(texts)
@@ -115,12 +117,14 @@ def test_wrong_settings_are_refused(wrong: dict[str, Any]) -> None:
         ResponseDiversity(**wrong)
 
 
+@pytest.mark.slow
 @given(st.lists(TEXTS, min_size=2, max_size=5))
 def test_any_text_has_a_score(texts: list[str]) -> None:
     for reward in (ResponseDiversity(), ResponseDiversity(kind="self_bleu", tag="answer")):
         check_scores(reward, answers(texts))
 
 
+@pytest.mark.slow
 def test_hostile_texts_have_scores(folder: Path) -> None:
     embedding = ResponseDiversity(kind="embedding", model=str(folder))
     embedding.prepare(CPU)

@@ -18,6 +18,7 @@ def judge(texts: list[str], answer: Any, **settings: Any) -> list[float]:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["rouge1", "rouge2", "rougeL"])
 @given(answered=SENTENCES.map(" ".join), reference=SENTENCES.map(lambda words: " ".join(["a", "b", *words])))
 def test_rouge_score_agrees(kind: str, answered: str, reference: str) -> None:

@@ -89,6 +89,7 @@ def test_sentences_are_pooled_hidden_states(pooling: Pooling, pool: Callable[[Te
     assert found == pytest.approx(expected, abs=1e-5) and max(expected) > 0.1
 
 
+@pytest.mark.slow
 def test_bmas_by_a_loop(folder: Path) -> None:
     table = BertModel.from_pretrained(folder).get_input_embeddings().weight.detach()
     tokenizer = AutoTokenizer.from_pretrained(folder)
@@ -212,6 +213,7 @@ def test_a_model_that_does_not_fit_is_the_users_error(
         prepared(changed(folder, tmp_path, name, value))
 
 
+@pytest.mark.slow
 def test_a_plain_model_needs_a_pooling_only_where_it_is_pooled(folder: Path, tmp_path: Path) -> None:
     plain = changed(folder, tmp_path, "modules.json", None)
     assert judge(prepared(plain, pooling="mean"), ["a cat"], "a dog") == judge(prepared(folder), ["a cat"], "a dog")
@@ -262,6 +264,7 @@ def test_each_different_text_is_embedded_once(folder: Path) -> None:
     assert asked == [["a", "b", "c"]]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["sentence", "tokens"])
 def test_hostile_texts_have_scores(kind: Any, folder: Path) -> None:
     for tag in ("answer", None):

@@ -123,6 +123,7 @@ def test_it_says_what_the_inner_reward_says() -> None:
     assert FrameMean.needs == {"videos"}, "the class is left as it was"
 
 
+@pytest.mark.slow
 def test_a_reward_with_weights_is_prepared_and_has_its_tiny_twin(tmp_path: Path) -> None:
     reward: FrameMean = build("rewards", {"name": "frame_mean", "reward": {"name": "clip_score"}, "frames": 2})
     reward = reward.tiny(0, tmp_path)

@@ -19,6 +19,7 @@ def many(seeds: range) -> RewardBatch:
     return replace(said(*["0.5"] * len(seeds)), seeds=tuple(seeds))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("noise", ["gaussian", "uniform"])
 def test_the_noise_has_mean_0_and_the_std_that_is_set(noise: str) -> None:
     scores = wrapped("dithered", noise=noise, std=0.2).score(many(range(4000)))

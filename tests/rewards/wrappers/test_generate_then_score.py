@@ -119,6 +119,7 @@ def test_neither_order_nor_neighbors_nor_the_size_of_calls_change_a_score(reward
     torch.testing.assert_close(replace(reward, texts_per_call=1).score(batch), scores)
 
 
+@pytest.mark.slow
 def test_a_text_that_is_written_several_times_for_a_row_is_drawn_once(reward: Any) -> None:
     before = reward.generator.num_calls
     scores = reward.score(written(*("red circle top left",) * 4, "white cross top left", " red circle top left\n"))
@@ -127,6 +128,7 @@ def test_a_text_that_is_written_several_times_for_a_row_is_drawn_once(reward: An
     assert scores[0] == scores[2] and scores[1] == scores[3] == scores[5]
 
 
+@pytest.mark.slow
 def test_an_answer_without_a_text_is_left_out_and_never_scores_zero(reward: Any) -> None:
     batch = written("red circle top left", "  \n", "white square top left")
     scores = reward.score(batch)
@@ -192,6 +194,7 @@ def test_a_generator_that_is_driven_by_its_own_pipeline_draws_videos(tmp_path: P
     assert not any(one.requires_grad for net in twin.generator.modules().values() for one in net.parameters())
 
 
+@pytest.mark.slow
 @in_one_test(
     ("changes", "why"),
     [

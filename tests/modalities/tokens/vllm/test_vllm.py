@@ -172,6 +172,7 @@ def test_answers_of_one_request_must_be_those_that_were_requested(
             made.generate([QUESTION], [0, 0], [11, 12], SAMPLING)
 
 
+@pytest.mark.slow
 def test_a_request_that_is_lost_is_made_again_for_all_of_its_answers(tmp_path: Path) -> None:
     with replaying(START) as recorded:
         made = engine(recorded.url, tmp_path, outage_seconds=30.0)
@@ -194,6 +195,7 @@ def test_the_support_of_a_truncated_distribution_is_kept(tmp_path: Path) -> None
     assert support.ids.tolist() == [1, 8, 4, 2, 3, 9] and support.sizes.tolist() == [2, 1, 3]
 
 
+@pytest.mark.slow
 def test_weights_are_sent_when_they_change_and_only_then(tmp_path: Path) -> None:
     weight, other = torch.arange(4.0), torch.arange(4.0)
     with replaying(START) as recorded:
@@ -305,6 +307,7 @@ def test_a_server_that_fails_is_asked_once_and_its_words_are_shown(tmp_path: Pat
             made.generate([QUESTION], [0], [11], SAMPLING)
 
 
+@pytest.mark.slow
 def test_a_lost_server_is_waited_for_and_its_answers_are_sampled_anew_with_the_weights_sent_again(
     tmp_path: Path,
 ) -> None:

@@ -41,6 +41,7 @@ def test_every_question_gets_its_own_reply_though_they_end_in_another_order() ->
     assert (replies[0].prompt_tokens, replies[0].reply_tokens) == (10, 5)
 
 
+@pytest.mark.slow
 def test_images_come_before_the_text_and_lose_nothing() -> None:
     image = Image.new("RGB", (3, 2), (10, 20, 30))
     _, served = replies_of(lambda body: (200, chat("1")), Question("how?", "be fair", (image, image)))
@@ -93,6 +94,7 @@ def test_a_busy_or_broken_server_is_asked_again(first: tuple[int, Any]) -> None:
     assert isinstance(reply, Reply) and reply.text == "Score: 3" and len(served.bodies) == 2
 
 
+@pytest.mark.slow
 def test_an_outage_is_waited_for_once_and_not_by_each_question() -> None:
     questions = [Question(f"{number}") for number in range(30)]
     replies, served = replies_of(lambda body: (500, "gone"), *questions, concurrency=1, outage_seconds=0.6)
