@@ -20,7 +20,16 @@ from mmrl.parsing.coordinates import Convention
 from mmrl.plans.answers import AnswerPlan
 
 from .encoding.deepstack import use_places
-from .encoding.families import Family, family_of, family_of_name, is_tested, media_tokens, unread, without_text
+from .encoding.families import (
+    Family,
+    family_of,
+    family_of_name,
+    is_tested,
+    media_tokens,
+    unread,
+    video_clock,
+    without_text,
+)
 from .encoding.inputs import EncodedPrompt
 from .encoding.network import decoder_name, is_whole, kinds_name, vision_parameters, vision_parts
 from .encoding.prompt_encoder import PromptEncoder
@@ -256,7 +265,8 @@ class VisionLanguage(TokenPolicy):
         """Returns what a server of this model must serve: its folder or name, its adapter, and the limits of pixels."""
         rank = None if self.lora is None else self.lora.rank
         dtype = str(self.precision).removeprefix("torch.")
-        return Served(self.model, dtype, rank, bool(self.adapted_tower), self.min_pixels, self.max_pixels)
+        clock = video_clock(self._model.config)
+        return Served(self.model, dtype, rank, bool(self.adapted_tower), self.min_pixels, self.max_pixels, clock)
 
     @property
     def backbone(self) -> Backbone:
@@ -360,7 +370,8 @@ class VisionLanguage(TokenPolicy):
 
     def refusal(self, prompt: Prompt) -> str | None:
         """Returns why a prompt cannot be read, by its texts and the headers of its media; None where it can be."""
-        why = (None if self.engine is None else clip_refusal(prompt)) or refusal(prompt, self.encoder)
+        why = None if self.engine is None else clip_refusal(prompt, video_clock(self._model.config))
+        why = why or refusal(prompt, self.encoder)
         return why or self.refusal_of_offline(prompt)
 
     def unreadable(self, prompt: Prompt) -> str | None:

@@ -62,6 +62,18 @@ def types_with_tests() -> list[str]:
     ]
 
 
+# whose videos a server of vLLM takes as tensors (read in its sources, 0.32 and 0.33)
+_SERVED_VIDEOS = ("qwen2_vl", "qwen2_5_vl", "qwen3_vl")
+
+
+def video_clock(config: Any) -> float | None:
+    """Returns how many positions a second of video has, 1 where steps of time count; None for a family whose videos no
+    inference engine is given."""
+    if config.model_type not in _SERVED_VIDEOS:
+        return None
+    return float(getattr(config.vision_config, "tokens_per_second", 1.0))
+
+
 def family_of_name(model: str) -> Family | None:
     """Returns the family that a hub name contains; None where it contains none."""
     name = model.lower()

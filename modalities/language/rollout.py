@@ -159,7 +159,7 @@ class TokenGenerator(TokenModel, Checked):
             for prompt, own_plan, key in zip(prompts, plans, keys, strict=True):
                 group = self._requested([prompt], [own_plan], [key])
                 try:
-                    own = list(map(question_of, group.prompts, self.encode(group.prompts)))
+                    own = self._questions(group.prompts, self.encode(group.prompts))
                 except ConfigError:  # raised again by `rollout`
                     continue
                 prompt_of += [len(questions) + row for row in group.prompt_of.tolist()]
@@ -248,13 +248,18 @@ class TokenGenerator(TokenModel, Checked):
         if len(own) < len(seeds):
             raise ConfigError("sampler.greedy: modality.engine samples no greedy answer; leave one of the two out")
         service = self._engine_client(engine)
-        questions = list(map(question_of, prompts, encoded))
-        first = next((number for number, question in enumerate(questions) if question.images), None)
+        questions = self._questions(prompts, encoded)
+        has_media = [bool(question.images or question.items) for question in questions]
+        first = has_media.index(True) if any(has_media) else None
         if first is not None and not self._is_tower_served and self.lockstep is None:
             check_tower([*self.adapted_tower.values()], partial(self._tried, service, questions[first], encoded[first]))
             self._is_tower_served = True
         service.follow(self.weights.parameters, self.export, self.end_tokens[0])
         return service.generate(questions, prompt_of.tolist(), own, self._sampling_params(plan))
+
+    def _questions(self, prompts: Sequence[Prompt], encoded: Sequence[EncodedPrompt]) -> list[Question]:
+        served = self.served
+        return [question_of(prompt, own, served) for prompt, own in zip(prompts, encoded, strict=True)]
 
     def _sampling_params(self, plan: AnswerPlan) -> SamplingParams:
         distribution = (plan.temperature, plan.top_p, plan.top_k, plan.min_p)

@@ -28,6 +28,8 @@ class Served:
     adapts_tower: bool  # the adapter has tensors in the vision tower or connector
     min_pixels: int | None  # of an image after resizing; None: the processor's
     max_pixels: int | None
+    # positions of a second of video, 1 where steps of time count; None: a family whose videos it cannot be given
+    video_clock: float | None = None
 
 
 def arguments_of(served: Served, url: str, *, can_sleep: bool) -> list[str]:

@@ -1,14 +1,18 @@
-"""Prompts for a server with a processor of its own: one token for each image, and the image."""
+"""Prompts for a server: images for its own processor, and one token for each; or, with videos, this run's tensors."""
 
 from base64 import b64decode, b64encode
 from collections.abc import Sequence
 from io import BytesIO
 from typing import Any
 
+import torch
+
 from mmrl.core.contracts import ConfigError
 from mmrl.core.data import Prompt
 
 from ...encoding.inputs import EncodedPrompt, called
+from .features import items_of
+from .launch import Served
 from .protocol import Question
 
 _START = "data:image/png;base64,"
@@ -28,24 +32,31 @@ def content_of(url: str) -> bytes:
     return b64decode(url.removeprefix(_START), validate=True)
 
 
-def clip_refusal(prompt: Prompt) -> str | None:
-    """Returns why a prompt with videos cannot be sent to a server; None for a prompt without."""
-    if not prompt.clips:
+def clip_refusal(prompt: Prompt, clock: float | None) -> str | None:
+    """Returns why a prompt with videos cannot be sent to a server; None where it can, and for a prompt without."""
+    if not prompt.clips or clock is not None:
         return None
     return (
-        f"{called(prompt)} has a video: modality.engine samples answers to images alone, since the server would "
-        "choose frames by rules of its own; remove modality.engine"
+        f"{called(prompt)} has a video: modality.engine is given the videos of Qwen2-VL, Qwen2.5-VL and Qwen3-VL "
+        "alone; remove modality.engine"
     )
 
 
-def question_of(prompt: Prompt, encoded: EncodedPrompt) -> Question:
+def question_of(prompt: Prompt, encoded: EncodedPrompt, served: Served) -> Question:
     """Returns the prompt with one token for each image, which the server's processor expands to a run of tokens.
 
-    Raises ConfigError for videos, whose frames the server would choose by its own rules, and for families that write an
-    image as anything but one run of one token.
+    A prompt with videos is returned as it is, with its images and videos as tensors. Raises ConfigError for videos of
+    families whose tensors no server is given, and for families that write an image as anything but one run of one
+    token.
     """
-    if why := clip_refusal(prompt):
+    if why := clip_refusal(prompt, served.video_clock):
         raise ConfigError(why)
+    if prompt.clips and served.video_clock is not None:
+        read = tuple(encoded.tokens.tolist())
+        try:
+            return Question(read, read, (), items_of(encoded, served.video_clock, getattr(torch, served.dtype)))
+        except ValueError as error:
+            raise ConfigError(f"{called(prompt)} cannot be sent to modality.engine: {error}") from error
     tokens, is_image = encoded.tokens.tolist(), (encoded.token_types == 1).tolist()
     sent = one_for_each_run(tokens, is_image)
     num_runs = len(sent) - is_image.count(False)

@@ -6,6 +6,8 @@ from typing import Any
 
 from mmrl.core.contracts import ConfigError, RunError
 
+from .features import MediaItem, features_of
+
 LARGEST_BIAS = 100.0  # that OpenAI's protocol allows
 BANNED_BIAS = -LARGEST_BIAS  # a probability of exp(-100) is never sampled
 COLDEST = 0.01  # vLLM uses this temperature in place of lower ones above 0
@@ -15,9 +17,10 @@ COLDEST = 0.01  # vLLM uses this temperature in place of lower ones above 0
 class Question:
     """One prompt as it is sent to the server, and as the server must read it."""
 
-    sent: tuple[int, ...]  # one token for each image
+    sent: tuple[int, ...]  # one token for each image that has an address
     read: tuple[int, ...]  # the tokens that the server must make of it: those of training
     images: tuple[str, ...]  # data addresses of its images, in order
+    items: tuple[MediaItem, ...] = ()  # its images and videos as tensors, in the place of addresses; all in order
 
 
 @dataclass(frozen=True)
@@ -79,6 +82,8 @@ def body_of(
     }
     if question.images:
         body["content_parts"] = [{"type": "image_url", "url": image} for image in question.images]
+    if question.items:
+        body["features"] = features_of(question.items)
     return body
 
 

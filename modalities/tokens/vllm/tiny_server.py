@@ -23,6 +23,7 @@ from ..log_probs import OutputHead
 from ..sampling import SamplingDistribution
 from .prompts import content_of
 from .protocol import BANNED_BIAS
+from .tiny_features import read_items, read_prompt
 
 # Every field that a request may have here, and its type: the twin knows no others, so that a wrong name is seen.
 _REQUEST = {"model": str, "token_ids": list, "sampling_params": dict, "return_token_ids": bool, "stream": bool}
@@ -149,6 +150,9 @@ class TinyVllm:
 
     def _generate(self, body: Any) -> Any:
         images = [part["url"] for part in body.pop("content_parts", []) if part["type"] == "image_url"]
+        items = read_items(body.pop("features")) if "features" in body else []
+        if images and items:
+            raise _Wrong(400, "content_parts and features are mutually exclusive")
         _check(body, _REQUEST)
         parameters = body["sampling_params"]
         _check(parameters, _PARAMETERS)
@@ -156,8 +160,10 @@ class TinyVllm:
             raise _Wrong(403, "Scale-out endpoints are disabled. Restart vllm serve with --enable-scale-out.")
         name = body["model"]
         self._activate(name)
-        self._keep({(name if name in self.adapters and self.adapts_tower else "", image) for image in images})
-        prompt = self._read(body["token_ids"], images)
+        owner = name if name in self.adapters and self.adapts_tower else ""
+        self._keep({(owner, image) for image in (*images, *(item.name for item in items))})
+        tokens = body["token_ids"]
+        prompt = read_prompt(tokens, items, self._network.config) if items else self._read(tokens, images)
         completions = self._write(prompt, parameters)
         return _response(name, self._version, prompt.tokens, completions)
 

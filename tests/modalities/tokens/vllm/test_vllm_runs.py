@@ -14,20 +14,17 @@ from mmrl.assembly.build import build, make_trainer
 from mmrl.commands.check import check_tiny
 from mmrl.core.config import load_config
 from mmrl.core.contracts import ConfigError, Placement, RunError
-from mmrl.core.data import Prompt
-from mmrl.core.keys import GroupKey
 from mmrl.core.views import DecisionView
 from mmrl.modalities.loading.lora import Lora
 from mmrl.modalities.tokens.vllm.engine import Vllm
 from mmrl.modalities.tokens.vllm.tiny_server import TinyVllm, serve
 from mmrl.modalities.tokens.vllm.tower_check import Trial, check_tower
 from mmrl.modalities.vision_language import VisionLanguage
-from mmrl.plans.answers import AnswerPlan
 from mmrl.reporting.tracking import Tracking
 from tests.parameters import slow_but
 from tests.tiny_runs import SMALL
 from tests.tiny_texts import vision_language
-from tests.vision_twins import GROUPS, picture, policy, rollout, twin
+from tests.vision_twins import GROUPS, policy, rollout, twin
 
 
 def load(model: str, max_pixels: int | None = None) -> VisionLanguage:
@@ -251,17 +248,6 @@ def test_an_engine_rests_while_its_answers_are_learned_from(served: Vllm) -> Non
 def test_a_lora_keeps_the_base_that_it_needs_on_the_server() -> None:
     with pytest.raises(ValueError, match=r"engine\.sleep must be 0 or 1 with a lora"):
         VisionLanguage(model="a/b", lora=Lora(rank=2, alpha=4), engine=Vllm(name="vllm", sleep=2))
-
-
-def test_a_video_is_not_asked_about(served: Vllm) -> None:
-    there = policy(engine=served)
-    prompt = Prompt("when?", (picture(30, 30, 2),))
-    prompt = replace(prompt, clips=(object(),))  # type: ignore[arg-type]
-    assert "images alone" in str(there.refusal(prompt)), "said before a run begins"
-    encoded = there.encode([replace(prompt, clips=())])
-    there.encode = lambda prompts: encoded  # type: ignore[method-assign]
-    with pytest.raises(ConfigError, match=r"'when\?' has a video: modality.engine samples answers to images alone"):
-        there.rollout([prompt], [AnswerPlan(1, 4)], [GroupKey(0, 0, 0)])
 
 
 @dataclass(frozen=True)
