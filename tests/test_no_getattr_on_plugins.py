@@ -32,7 +32,10 @@ ALLOWED: dict[str, str] = {
     "models, processors and pipelines of transformers and diffusers, and modules of torch": """
         labs.edits.pretrain.train_flow modalities.encoding.deepstack.use_places
         modalities.encoding.encoded_files._add_network modalities.encoding.encoded_files._add_tokenizer
-        modalities.encoding.families.unread modalities.encoding.positions.rope_positions
+        modalities.encoding.families.unread modalities.encoding.families.video_clock
+        modalities.encoding.positions.rope_positions
+        modalities.tokens.vllm.prompts.question_of modalities.tokens.vllm.tiny_features._positions
+        modalities.tokens.vllm.tiny_features._tensor
         modalities.encoding.prompt_encoder.PromptEncoder._chat_template
         modalities.encoding.prompt_encoder.PromptEncoder._check_context
         modalities.encoding.prompt_encoder.PromptEncoder._encoded

@@ -56,7 +56,7 @@ def started(server: TinyVllm) -> Vllm:
     return Vllm(name="vllm", url=serve(server.answer, lambda: True), concurrency=2)
 
 
-def asked(made: Video, *clips: Clip, images: int = 0) -> tuple[Prompt, EncodedPrompt]:
+def read_by(made: Video, *clips: Clip, images: int = 0) -> tuple[Prompt, EncodedPrompt]:
     prompt = Prompt("red?", tuple(picture(30, 30, number) for number in range(images)), clips=clips)
     return prompt, made.encode([prompt])[0]
 
@@ -85,7 +85,7 @@ def test_a_config_of_videos_with_an_engine_runs_small_without_vllm() -> None:
 @pytest.mark.parametrize("fps", [2.0, 0.7])
 def test_a_server_reads_the_tensors_and_positions_of_the_run(family: str, fps: float) -> None:
     made = policy(family, fps=fps)
-    prompt, own = asked(made, clip(40), clip(10), images=2)
+    prompt, own = read_by(made, clip(40), clip(10), images=2)
     items = question_of(prompt, own, made.served).items
     read = read_prompt(own.tokens.tolist(), read_items(features_of(items)), made.modules()["model"].config)
     assert torch.equal(read.positions, own.positions) and read.next_position == own.next_position
@@ -147,7 +147,7 @@ def test_steps_of_time_at_positions_of_no_constant_rate_are_an_error() -> None:
 
 def test_pixels_are_sent_in_the_precision_of_the_run() -> None:
     made = policy("qwen2_5_vl", dtype=torch.bfloat16)
-    prompt, own = asked(made, clip(10))
+    prompt, own = read_by(made, clip(10))
     (item,) = question_of(prompt, own, made.served).items
     assert item.pixels.dtype is torch.bfloat16
     assert torch.equal(item.pixels, own.media["pixel_values_videos"].bfloat16())
