@@ -82,7 +82,7 @@ ALLOWED: dict[str, str] = {
         modalities.vision_language.VisionLanguage.head modalities.vision_language.VisionLanguage.usage
         modalities.encoding.network._without_head modalities.encoding.network.network_of
         modalities.language.probing._short_windows modalities.language.probing.image_tokens
-        rewards.base.networks.text_embedders.load_embedder rewards.base.networks.vlm.load_vlm
+        rewards.base.networks.vlm.load_vlm
         training.divergence.check_weights training.sharding.shard
     """,
     "events of callbacks, which have a base class, and names that the package imports when they are used": """

@@ -30,8 +30,8 @@ class SemanticSimilarity(TagReward):
     Of several references the best counts. BMAS ignores order: the reference's tokens in any order, or written twice,
     score 1 as well; `sentence` does not let that through.
 
-    `model` is an encoder of the sentence-transformers layout, or one of transformers with `pooling` set to mean, cls or
-    last. `prefix` stands before each text, such as "query: " for E5. An answer that is empty, has more tokens than the
+    `model` is an encoder of sentence-transformers (`mmrl[embeddings]`), or one of transformers; code of its own is not
+    run. `prefix` stands before each text, such as "query: " for E5. An answer that is empty, has more tokens than the
     model reads or than 10,000 letters, or without exactly one `tag` (None: the whole text) scores 0: an answer that was
     cut to what the model reads could say anything behind the cut. The embeddings of the last 4,096 references are kept
     from batch to batch, so an epoch embeds each reference once; those of answers are not.
@@ -48,7 +48,8 @@ class SemanticSimilarity(TagReward):
     # hub name or folder of the text encoder; this one reads 256 tokens
     model: str = "sentence-transformers/all-MiniLM-L6-v2"
     kind: Kind = "sentence"  # what is compared: sentences, or their tokens
-    pooling: Pooling = "model"  # how the encoder pools tokens; model: as its folder says
+    # how the encoder pools tokens; model: as its folder says, or mean (last of a causal model) where it says nothing
+    pooling: Pooling = "model"
     prefix: str = ""  # text before each answer and reference, such as "query: " for E5
     tag: str | None = "answer"  # the tag of the answer, `<tag>...</tag>`; null: the whole text
     _embedder: Embedder | None = field(default=None, init=False, repr=False, compare=False)
@@ -62,11 +63,9 @@ class SemanticSimilarity(TagReward):
         return replace(self, model=str(folder))
 
     def prepare(self, placement: Placement) -> None:
-        # Tokens are not pooled: a plain language model, which says nothing of it, will do.
         """Loads the model; raises ConfigError where it cannot be loaded."""
         self._of_references = {}
-        pooling = "mean" if self.kind == "tokens" and self.pooling == "model" else self.pooling
-        self._embedder = load_embedder(self.model, pooling, placement.device)
+        self._embedder = load_embedder(self.model, self.pooling, placement.device)
 
     def check(self, prompt: Prompt) -> None:
         """Raises ValueError for a target that is no text or texts, or (once prepared) longer than the model reads."""

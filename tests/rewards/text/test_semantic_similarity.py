@@ -2,6 +2,8 @@
 
 import json
 import random
+import shutil
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,8 +13,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
-from torch.nn.functional import cosine_similarity
-from transformers import AutoTokenizer, BertModel
+from torch.nn.functional import cosine_similarity, normalize
+from transformers import AutoModel, AutoTokenizer, BertModel
 
 from mmrl.core.contracts import ConfigError, Placement, RewardBatch
 from mmrl.rewards.base.networks.text_embedders import Embedder, Pooling, load_embedder, write_tiny_embedder
@@ -64,7 +66,8 @@ def embeddings_of(embedder: Embedder, texts: set[str]) -> dict[str, Tensor]:
 
 def hidden(folder: Path, text: str) -> Tensor:
     """[K, D] of one text alone, without padding."""
-    model, tokenizer = BertModel.from_pretrained(folder).eval(), AutoTokenizer.from_pretrained(folder)
+    model = AutoModel.from_pretrained(folder, dtype=torch.float32).eval()
+    tokenizer = AutoTokenizer.from_pretrained(folder)
     with torch.no_grad():
         found: Tensor = model(torch.tensor([tokenizer(text)["input_ids"]])).last_hidden_state[0]
     return found
@@ -87,6 +90,14 @@ def test_sentences_are_pooled_hidden_states(pooling: Pooling, pool: Callable[[Te
     expected = [max(0.0, float(cosine_similarity(one, right, dim=0))) for one in left]
     found = judge(prepared(folder, pooling=pooling), texts, TRUTH)
     assert found == pytest.approx(expected, abs=1e-5) and max(expected) > 0.1
+
+
+@pytest.mark.slow
+def test_a_language_model_reads_texts_without_its_chat_template() -> None:
+    folder = Path(__file__).parents[3] / "mmrl" / "labs" / "tasks" / "checkpoint"
+    found = load_embedder(str(folder), "last", CPU.device).sentences(["a red cat", "the blue dog sits"])
+    for text, embedding in found.items():
+        torch.testing.assert_close(embedding, normalize(hidden(folder, text)[-1], dim=0), atol=1e-5, rtol=0)
 
 
 @pytest.mark.slow
@@ -182,29 +193,33 @@ def test_the_tiny_twin_is_made_by_its_seed(tmp_path: Path) -> None:
 
 def changed(folder: Path, place: Path, name: str, value: Any) -> Path:
     """The same model with one JSON file changed (None: left out)."""
-    for file in folder.rglob("*.*"):
-        (place / file.relative_to(folder)).parent.mkdir(parents=True, exist_ok=True)
-        (place / file.relative_to(folder)).write_bytes(file.read_bytes())
-    (place / name).unlink()
+    shutil.copytree(folder, place, dirs_exist_ok=True)
+    (place / name).unlink(missing_ok=True)
     if value is not None:
         (place / name).write_text(value if isinstance(value, str) else json.dumps(value))
     return place
 
 
-DENSE = [{"path": "", "type": "sentence_transformers.models.Transformer"}, {"path": "2_Dense", "type": "a.b.Dense"}]
+def modules(*kinds: str, first: str = "") -> list[dict[str, Any]]:
+    """What `modules.json` holds of these modules; the first one's files lie in the folder `first`."""
+    return [
+        {"idx": number, "name": str(number), "path": f"{number}_{kind}" if number else first, "type": kind}
+        for number, kind in enumerate(f"sentence_transformers.models.{kind}" for kind in kinds)
+    ]
+
+
+FOREIGN = [{"idx": 0, "name": "0", "path": "", "type": "of_its_own.Encoder"}]
 
 
 @pytest.mark.parametrize(
     ("name", "value", "message"),
     [
-        ("modules.json", None, "does not say how its tokens are pooled: set pooling"),
-        ("modules.json", DENSE, "has a module Dense; allowed are Transformer, Pooling and Normalize"),
-        ("modules.json", "{", "cannot read modules.json of the text encoder"),
-        ("1_Pooling/config.json", {"pooling_mode_max_tokens": True}, "pools by pooling_mode_max_tokens; allowed is"),
-        ("1_Pooling/config.json", {"pooling_mode_mean_tokens": False}, "pools by nothing"),
+        ("modules.json", "{", "cannot load the text encoder"),
+        ("modules.json", FOREIGN, "which is not part of Sentence Transformers"),
+        ("modules.json", modules("Normalize"), "begins with Normalize; allowed is a Transformer of texts"),
         ("config.json", None, "cannot load the text encoder"),
     ],
-    ids=range(6),
+    ids=["damaged", "own_code", "no_transformer", "not_whole"],
 )
 def test_a_model_that_does_not_fit_is_the_users_error(
     name: str, value: Any, message: str, folder: Path, tmp_path: Path
@@ -213,32 +228,33 @@ def test_a_model_that_does_not_fit_is_the_users_error(
         prepared(changed(folder, tmp_path, name, value))
 
 
-@pytest.mark.slow
-def test_a_plain_model_needs_a_pooling_only_where_it_is_pooled(folder: Path, tmp_path: Path) -> None:
-    plain = changed(folder, tmp_path, "modules.json", None)
-    assert judge(prepared(plain, pooling="mean"), ["a cat"], "a dog") == judge(prepared(folder), ["a cat"], "a dog")
-    assert judge(prepared(plain, kind="tokens"), ["a cat"], "a cat") == pytest.approx([1])
+def test_without_the_package_an_error_names_the_extra(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "sentence_transformers", None)
+    with pytest.raises(ConfigError, match=r"package sentence-transformers: `pip install 'mmrl\[embeddings\]'`"):
+        prepared(folder)
 
 
-def test_a_model_in_a_folder_of_its_own_is_found(folder: Path, tmp_path: Path) -> None:
-    inner = tmp_path / "0_Transformer"
-    inner.mkdir()
-    for file in folder.glob("*.*"):
-        (inner / file.name).write_bytes(file.read_bytes())
-    kind = "sentence_transformers.models"
-    modules = [
-        {"path": "0_Transformer", "type": f"{kind}.Transformer"},
-        {"path": "1_Pooling", "type": f"{kind}.Pooling"},
-    ]
-    (tmp_path / "modules.json").write_text(json.dumps([*modules, {"path": "2_Normalize", "type": f"{kind}.Normalize"}]))
+def test_a_folder_of_sentence_transformers_is_read_as_it_says(folder: Path, tmp_path: Path) -> None:
+    """Its layout since version 2: the encoder in a folder of its own, a flag for each pooling, a limit, a prompt."""
+    changed(folder, tmp_path / "0_Transformer", "README.md", None)
+    kinds = modules("Transformer", "Pooling", "Normalize", first="0_Transformer")
+    kinds[1]["path"] = "1_Pooling"
     (tmp_path / "1_Pooling").mkdir()
-    (tmp_path / "1_Pooling" / "config.json").write_text('{"pooling_mode_cls_token": true}')
+    for name, value in {
+        "modules.json": kinds,
+        "1_Pooling/config.json": {"word_embedding_dimension": 32, "pooling_mode_cls_token": True},
+        "0_Transformer/sentence_bert_config.json": {"max_seq_length": 20, "do_lower_case": False},
+        "config_sentence_transformers.json": {"prompts": {"query": "query: "}, "default_prompt_name": "query"},
+    }.items():
+        (tmp_path / name).write_text(json.dumps(value))
     found = load_embedder(str(tmp_path), "model", CPU.device)
-    assert found.pooling == "cls" and found.context == 256
+    assert found.context == 20 and found.fits("a" * 20) and not found.fits("a" * 21)
+    expected = normalize(hidden(folder, "a cat")[0], dim=0)
+    torch.testing.assert_close(found.sentences(["a cat"])["a cat"], expected, atol=1e-5, rtol=0)
 
 
 def test_a_model_that_is_not_there_is_the_users_error() -> None:
-    with pytest.raises(ConfigError, match="of the text encoder '/no/such/folder'"):
+    with pytest.raises(ConfigError, match="cannot load the text encoder '/no/such/folder'"):
         SemanticSimilarity(model="/no/such/folder").prepare(CPU)
 
 
@@ -252,14 +268,13 @@ def test_each_different_text_is_embedded_once(folder: Path) -> None:
     reward = prepared(folder)
     assert reward._embedder is not None
     asked: list[list[str]] = []
-    inner = reward._embedder
+    encode = reward._embedder.model.encode
 
-    class Counted(type(inner)):  # type: ignore[misc]  # its class is known here
-        def _pooled(self, texts: list[str]) -> Tensor:
-            asked.append(texts)
-            return inner._pooled(texts)
+    def counted(texts: list[str], **settings: Any) -> Any:
+        asked.append(texts)
+        return encode(texts, **settings)
 
-    reward._embedder = Counted(inner.tokenizer, inner.model, inner.pooling, inner.context)
+    reward._embedder.model.encode = counted
     judge(reward, ["a", "b", "a", "c"], "b")
     assert asked == [["a", "b", "c"]]
 
