@@ -5,13 +5,15 @@ of the shapes lab before training. Every picture has a white ground, so that it 
 """
 
 import base64
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
 from html import escape
 from io import BytesIO
+from itertools import count
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
+import networkx as nx
 import torch
 from PIL import Image
 
@@ -36,71 +38,41 @@ PLANS = {
 }
 
 
-@dataclass
-class State:
-    """A place of a plan's tree: latents at one noise level."""
-
-    column: int  # steps of the tree before it
-    children: list[tuple["State", bool]] = field(default_factory=list)  # and whether the step there is a decision
-    row: float = 0.0
-
-
-def tree(plan: Plan) -> list[State]:
-    """Returns the roots of the plan's tree."""
-    reached: list[list[list[State]]] = []  # of each path, the states before each of its steps, and its ends
+def tree(plan: Plan) -> nx.DiGraph:
+    """Returns the plan's tree: a state is (steps before it, number); an edge says whether its step `is_decision`."""
+    grown, numbers = nx.DiGraph(), count()
+    reached: list[list[list[tuple[int, int]]]] = []  # of each path, the states before each of its steps, and its ends
     for path in plan.paths:
-        begun = [State(0) for _ in range(plan.roots)]
+        states = [[(0, next(numbers)) for _ in range(plan.roots)]]
         if path.parent is not None:
-            parent = plan.paths[path.parent]
-            begun = reached[path.parent][path.start - parent.start]
-        states = [begun]
-        for number, step in enumerate(path.steps):
-            following = []
-            for state in states[-1]:
-                made = [State(path.start + number + 1) for _ in range(step.branch)]
-                state.children += [(child, step.is_decision) for child in made]
-                following += made
-            states.append(following)
+            states = [reached[path.parent][path.start - plan.paths[path.parent].start]]
+        for column, step in enumerate(path.steps, path.start + 1):
+            edges = [(state, (column, next(numbers))) for state in states[-1] for _ in range(step.branch)]
+            grown.add_edges_from(edges, is_decision=step.is_decision)
+            states.append([child for _, child in edges])
         reached.append(states)
-    return reached[0][0]
-
-
-def place(states: Iterable[State], row: float = 0.0) -> float:
-    """Gives every state its row, each sample one of its own; returns the first free row."""
-    for state in states:
-        if not state.children:
-            state.row, row = row, row + 1
-            continue
-        row = place([child for child, _ in state.children], row)
-        state.row = sum(child.row for child, _ in state.children) / len(state.children)
-    return row
+    return grown
 
 
 def plan_picture(plan: Plan) -> str:
     """Returns a plan as a tree: a dot is a network call, an orange line a decision, a square a sample."""
-    roots = tree(plan)
-    rows, columns = place(roots), plan.num_tree_steps
-    wide, high = 48.0, min(26.0, 300 / rows)
+    grown, free = tree(plan), count()
+    rows: dict[tuple[int, int], float] = {}  # each sample has one of its own
+    for state in nx.dfs_postorder_nodes(grown):
+        rows[state] = fmean(rows[child] for child in grown[state]) if grown[state] else next(free)
+    num_rows, columns = next(free), plan.num_tree_steps
+    wide, high = 48.0, min(26.0, 300 / num_rows)
+    spots = {state: (24 + wide * state[0], 22 + high * row) for state, row in rows.items()}
     marks: list[str] = []
-
-    def spot(state: State) -> tuple[float, float]:
-        return 24 + wide * state.column, 22 + high * state.row
-
-    def draw(state: State) -> None:
-        x, y = spot(state)
-        for child, is_decision in state.children:
-            to_x, to_y = spot(child)
-            look = f'stroke="{CHOSEN}" stroke-width="2.5"' if is_decision else f'stroke="{PALE}" stroke-width="1.5"'
-            marks.append(f'<path d="M{x:g} {y:g}C{x + 22:g} {y:g} {to_x - 22:g} {to_y:g} {to_x:g} {to_y:g}" {look}/>')
-            draw(child)
-        if state.children:
-            marks.append(f'<circle cx="{x:g}" cy="{y:g}" r="3.5" fill="{INK}"/>')
-        else:
-            marks.append(f'<rect x="{x - 4:g}" y="{y - 4:g}" width="8" height="8" fill="{SAMPLE}"/>')
-
-    for root in roots:
-        draw(root)
-    bottom = 22 + high * rows + 16
+    for state, child, is_decision in grown.edges(data="is_decision"):
+        (x, y), (to_x, to_y) = spots[state], spots[child]
+        look = f'stroke="{CHOSEN}" stroke-width="2.5"' if is_decision else f'stroke="{PALE}" stroke-width="1.5"'
+        marks.append(f'<path d="M{x:g} {y:g}C{x + 22:g} {y:g} {to_x - 22:g} {to_y:g} {to_x:g} {to_y:g}" {look}/>')
+    for state, (x, y) in spots.items():
+        dot = f'<circle cx="{x:g}" cy="{y:g}" r="3.5" fill="{INK}"/>'
+        square = f'<rect x="{x - 4:g}" y="{y - 4:g}" width="8" height="8" fill="{SAMPLE}"/>'
+        marks.append(dot if grown[state] else square)
+    bottom = 22 + high * num_rows + 16
     alone = plan.shared_work["calls of a rollout without sharing"]
     counts = f"{plan.num_samples} samples · {plan.num_rollout_calls} calls to sample, {alone} without sharing"
     counts += f" · {plan.num_update_calls} in an update"
