@@ -44,6 +44,7 @@ from .language.probes import IMAGES
 from .language.probing import image_tokens, probed_backbone, probed_head
 from .language.usage import Clips, Question, Tokens, code_of, unit_note
 from .loading.adapted_layers import freeze_unused
+from .loading.gathered_export import gathered_adapter, write_gathered
 from .loading.hub import autocast, cast_weights, checkpointing, without_adapter
 from .loading.lora import Lora
 from .loading.merging import MergedAdapters, check_merging
@@ -281,6 +282,10 @@ class VisionLanguage(TokenPolicy):
         return Backbone(self._model, 0 if pad is None else pad, kinds, sight=sight, tower=tower)
 
     @property
+    def num_known_tokens(self) -> int:
+        return len(self._model.get_output_embeddings().weight)
+
+    @property
     def head(self) -> OutputHead:
         layer, text = self._model.get_output_embeddings(), self._model.config.get_text_config()
         if self._head is not None:
@@ -418,6 +423,20 @@ class VisionLanguage(TokenPolicy):
         """Writes the weights now in place, with the processor: a transformers folder, or a peft adapter's."""
         self._model.save_pretrained(folder)
         self.encoder.processor.save_pretrained(folder)
+
+    def export_gathered(self, folder: Path | None) -> None:
+        """Writes what `export` writes of weights that processes share, in the precision of the run.
+
+        All processes must call it; `folder` is None where another one writes.
+        """
+        if self.lora is None:
+            write_gathered(self._model, folder, self.precision)
+        else:
+            adapter = gathered_adapter(self._model)
+            if folder is not None:
+                self._model.save_pretrained(folder, state_dict=adapter)
+        if folder is not None:
+            self.encoder.processor.save_pretrained(folder)
 
     def usage(self, prompt: Prompt, plan: Any, base: str) -> Usage:
         """Returns how transformers answers a prompt with the export, as the plan does."""

@@ -326,6 +326,10 @@ class EngineTwinned(Protocol):
         """Sends the engine the weights now in place; returns the name by which it samples with them."""
         ...
 
+    def send_shards(self) -> None:
+        """Takes part in `send_weights` of the main process, where each process holds a shard of the weights."""
+        ...
+
     def share_weights(self, name: str) -> None:
         """Samples by the weights now in place, which another process of the run has sent under this name."""
         ...

@@ -42,7 +42,7 @@ def shard_of(tensor: Tensor, like: Tensor) -> Tensor:
     return tensor
 
 
-def _local(tensor: Tensor) -> Tensor:
+def local(tensor: Tensor) -> Tensor:
     """Returns the part of a tensor that this process holds, on the same storage."""
     return tensor.to_local() if is_sharded(tensor) else tensor
 
@@ -160,8 +160,8 @@ class Weights:
         """
         copies, trained = self._copies[which], self.tensors("trained")
         if not self._masters and not self._stores_on_host:
-            ends = [_local(trained[name]) for name in copies]
-            torch._foreach_lerp_([_local(copy) for copy in copies.values()], ends, 1 - decay)
+            ends = [local(trained[name]) for name in copies]
+            torch._foreach_lerp_([local(copy) for copy in copies.values()], ends, 1 - decay)
             return
         for name, copy in copies.items():  # one by one: what is on the host is moved and back
             device = self.parameters[name].device
@@ -209,7 +209,7 @@ class Weights:
                     f"{which} weights do not fit the model: {name!r} has shape {list(tensors[name].shape)}, "
                     f"needed is {list(tensor.shape)}"
                 )
-            _local(tensor).copy_(_local(shard_of(tensors[name], tensor)))
+            local(tensor).copy_(local(shard_of(tensors[name], tensor)))
         if which == "trained" and self._masters:
             self.follow(self._masters)
 
@@ -232,6 +232,6 @@ class Weights:
         if self._placed == "trained":
             self._storage = {name: parameter.detach().clone() for name, parameter in self.parameters.items()}
         for name, parameter in self.parameters.items():
-            _local(parameter.detach()).copy_(_local(tensors[name]))
+            local(parameter.detach()).copy_(local(tensors[name]))
         if which == "trained":
             self._storage = {}

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from mmrl.core.config import CorrectionSettings
-from mmrl.core.contracts import ConfigError, LossBatch, Modality
+from mmrl.core.contracts import ConfigError, LossBatch, Modality, Shardable
 from mmrl.core.data import Rollout, WeightsName, count_calls
 from mmrl.core.declarations import PolicyDeclaration
 from mmrl.core.numerics import kl_estimate
@@ -123,7 +123,12 @@ def correct(
     times the corrected importance weights, and the metrics of the mismatch.
     """
     sums, largest = torch.zeros(len(_COLUMNS), dtype=torch.float64), torch.zeros((), dtype=torch.float64)
-    if rollout is not None and batch is not None:
+    if rollout is None or batch is None:
+        with policy.weights(sampled_by), torch.no_grad():
+            for _ in range(processes.maximum(0)):  # as many calls as the others', where they share the weights
+                assert isinstance(policy, Shardable), "only such policies are sharded"
+                policy.dummy_forward()
+    else:
         view = DecisionView(torch.arange(count_calls(rollout.blocks[0])))
         theirs = policy.recorded(rollout, view)
         with policy.weights(sampled_by):

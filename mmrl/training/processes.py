@@ -193,7 +193,10 @@ class Processes:
                     if isinstance(engine, SamplingAhead):
                         engine.settle_ahead()
                 with self.lockstep():
-                    names = [engine.send_weights() if self.is_main else ""]
+                    if self.is_main:
+                        names = [engine.send_weights()]
+                    elif self.is_sharded:
+                        engine.send_shards()
                 names = self.gather(names)
             with self.lockstep():
                 if isinstance(engine, EngineTwinned) and not self.is_main:

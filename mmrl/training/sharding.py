@@ -5,7 +5,6 @@ from collections.abc import Mapping, Sequence
 from torch import nn
 
 from mmrl.core.contracts import ConfigError, Modality, Sampler, Shardable
-from mmrl.core.declarations import PolicyDeclaration
 from mmrl.core.keys import GroupKey
 from mmrl.plans.offline import OfflinePlan
 
@@ -72,8 +71,6 @@ def refuse_unshardable(policy: Modality, name: str, precision: str, optimizer: s
     # episodes end when they like, each process alone
     if not isinstance(policy, Shardable) or policy.sample_kind == "turns":
         raise ConfigError(f"sharding is 'full', but modality {name!r} can only be replicated; set sharding to none")
-    if PolicyDeclaration.of(policy).has_inference_engine:
-        raise ConfigError("sharding 'full' samples answers itself; remove modality.engine, or set sharding to none")
     if precision == "float16":
         raise ConfigError("sharding 'full' needs float32 or bfloat16: nothing agrees on a loss scale over shards")
     if optimizer == "adamw8bit":

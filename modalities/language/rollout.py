@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
+from pathlib import Path
 from typing import Annotated, Literal, cast
 
 import torch
@@ -296,9 +297,22 @@ class TokenGenerator(TokenModel, Checked):
         """Sends the inference engine the weights now in place; returns the name by which it samples with them."""
         assert self.engine is not None, "asked of policies with an engine"
         service = self._engine_client(self.engine)
-        service.follow(self.weights.parameters, self.export, self.end_tokens[0])
+        tensors, probe = self.weights.parameters, self.end_tokens[0]
+        if self.lockstep is None:
+            service.follow(tensors, self.export, probe)
+        else:
+            service.get_ready(probe)
+            if self.lockstep.maximum(int(not service.has(tensors))):
+                service.send(tensors, self.export_gathered)
         service.has_guests = True
         return service.weights
+
+    def send_shards(self) -> None:
+        """Takes part in `send_weights` of the main process, where each process holds a shard of the weights."""
+        assert self.engine is not None and self.lockstep is not None, "asked of sharded policies with an engine"
+        service = self._engine_client(self.engine)
+        if self.lockstep.maximum(int(not service.has(self.weights.parameters))):
+            self.export_gathered(None)
 
     def recover_engine(self, error: Lost) -> None:
         """Waits until all servers are there, and sends them the weights again; raises the error where one is not."""
@@ -323,8 +337,20 @@ class TokenGenerator(TokenModel, Checked):
 
     def _engine_client(self, engine: Vllm) -> VllmEngine:
         if self._service is None:
-            self._service = VllmEngine(engine, len(self.head.weight), self.served)
+            self._service = VllmEngine(engine, self.num_known_tokens, self.served)
         return self._service
+
+    @property
+    @abstractmethod
+    def num_known_tokens(self) -> int:
+        """Returns how many tokens the network has log-probs of; no process gathers anything for it."""
+
+    @abstractmethod
+    def export_gathered(self, folder: Path | None) -> None:
+        """Writes what `export` writes of weights that processes share; `folder` is None where another one writes.
+
+        All processes must call it. None holds more than a part of the weights at a time.
+        """
 
     @property
     @abstractmethod
@@ -393,7 +419,12 @@ class TokenGenerator(TokenModel, Checked):
 
     @torch.no_grad()
     def dummy_rollout(self, plan: AnswerPlan) -> None:
-        """Takes part in the network calls of one rollout of other processes by plans of this shape."""
+        """Takes part in the network calls of one rollout of other processes by plans of this shape.
+
+        With an inference engine there are none.
+        """
+        if self.engine is not None:
+            return
         self._generate([], torch.zeros(0, dtype=torch.int64), torch.zeros(0, plan.max_tokens), plan)
 
     def _generate(

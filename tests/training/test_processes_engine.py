@@ -40,6 +40,23 @@ def test_four_processes_with_two_servers_make_the_run_of_one_with_one(modality: 
     assert min(asked[number]["/inference/v1/generate"] for number in (1, 2)) > 10, "both sample"
 
 
+@pytest.mark.slow  # three processes that train
+@pytest.mark.parametrize("modality", slow_but([FULL, LORA], FULL))
+def test_processes_that_share_the_weights_send_them_and_make_the_run_of_one(
+    modality: dict[str, Any], tmp_path: Path
+) -> None:
+    asked: list[Counter[str]] = [Counter() for _ in range(2)]
+    urls = [counting_server(counter) for counter in asked]
+    idle = {"prompts_per_iteration": 1} if modality is LORA else {}  # one of the two has no group
+    write_questions(tmp_path, {"modality": modality, "loss": grpo("decision"), **idle})
+    engines = [f"modality.engine={json.dumps({'name': 'vllm', 'url': url})}" for url in urls]
+    one = train(tmp_path, "one", 1, engines[0])
+    two = train(tmp_path, "two", 2, engines[1], "sharding=full")
+    assert_same_run(one, two)
+    sent = "/collective_rpc" if modality is FULL else "/v1/load_lora_adapter"
+    assert asked[0][sent] == asked[1][sent] > 2, "once for both"
+
+
 def breaking_server(asked: Counter[str], broken: int) -> str:
     """The address of a server that ends in the middle of its `broken`-th answer, and is at once another one."""
     servers = [TinyVllm(twin("qwen2_5_vl"), load)]

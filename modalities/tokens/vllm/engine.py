@@ -215,6 +215,17 @@ class VllmEngine:
             tensors: the trained ones. export: writes a folder with them, a model's or an adapter's.
             probe: any token, to find out of which distribution a server's log-probs are.
         """
+
+        def write(folder: Path) -> None:
+            folder.mkdir(parents=True)
+            export(folder)
+
+        self.get_ready(probe)
+        if not self.has(tensors):
+            self.send(tensors, write)
+
+    def get_ready(self, probe: int) -> None:
+        """Starts, wakes and meets the servers, as far as that is needed, once what is sampled ahead is there."""
         self._probe = probe
         self.ahead.settle()  # by the weights that are there
         if self.settings.start and not self._launched and not self._is_guest:
@@ -223,20 +234,24 @@ class VllmEngine:
         for replica in self._replicas:
             if not replica.base:
                 replica.meet(probe)
-        now = fingerprint(tensors.values())
-        if now == self._weights:
-            return
+        self._folder()
+
+    def has(self, tensors: Mapping[str, Tensor]) -> bool:
+        """Returns whether the servers have these tensors, or, of sharded ones, what this process holds of them."""
+        return fingerprint(tensors.values()) == self._weights
+
+    def send(self, tensors: Mapping[str, Tensor], write: Callable[[Path], None]) -> None:
+        """Sends the weights now in place; `write` makes a folder of them, and is called before anything can fail."""
         self._weights = None  # unknown if this fails
         name = f"{self._name}-{self._num_syncs}"  # of the next sync
         self._num_syncs += 1  # of a failed sync as well: a server may hold a part of it under its name
         self._folders.append(self._folder() / name)
-        self._folders[-1].mkdir(parents=True)
-        export(self._folders[-1])
+        write(self._folders[-1])
         with ThreadPoolExecutor(len(self._replicas)) as pool:
             list(pool.map(lambda replica: self._give(replica, name), self._replicas))
         while len(self._folders) > 1:
             shutil.rmtree(self._folders.pop(0), ignore_errors=True)
-        self._weights = now
+        self._weights = fingerprint(tensors.values())
         log.info("the vLLM servers at %s have the weights of sync %d", self.settings.urls, self._num_syncs)
 
     def _give(self, replica: Replica, name: str) -> None:

@@ -13,13 +13,15 @@ from tempfile import gettempdir, mkdtemp
 import torch
 from torch import Tensor
 
+from mmrl.core.weights import local
+
 _CHUNK = 2**24  # elements of one step
 _MIX = (-7046029254386353131, -4658895280553007687)  # odd; multiplied by them, counted numbers look random in 64 bits
 
 
 @torch.no_grad()
 def fingerprint(tensors: Iterable[Tensor]) -> tuple[int, ...]:
-    """Returns a number for each tensor; equal tuples mean equal weights, bit for bit.
+    """Returns a number for each tensor; equal tuples mean equal weights, bit for bit. Of a shard it counts itself.
 
     The number is the sum of all elements' bits times random 64-bit weights of their places, modulo 2^64: two different
     tensors share it with a probability of about 2^-64. Copies would be exact, at the price of their memory.
@@ -30,7 +32,7 @@ def fingerprint(tensors: Iterable[Tensor]) -> tuple[int, ...]:
 
 def _sum(tensor: Tensor) -> Tensor:
     whole = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[tensor.element_size()]
-    bits = tensor.detach().contiguous().view(whole).flatten()
+    bits = local(tensor.detach()).contiguous().view(whole).flatten()
     total = torch.zeros((), dtype=torch.int64, device=bits.device)
     for start in range(0, len(bits), _CHUNK):
         part = bits[start : start + _CHUNK].long()
