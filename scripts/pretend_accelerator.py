@@ -84,7 +84,8 @@ def run(config: str) -> tuple[dict[str, Any], float]:
             child.kill()
             return row | {"error": f"took more than {SECONDS} seconds"}, float(SECONDS)
         if child.exitcode:
-            return row | {"error": errors.read_text(encoding="utf-8", errors="replace").strip()[-500:]}, 0.0
+            lines = errors.read_text(encoding="utf-8", errors="replace").strip().splitlines() or ["it ended in silence"]
+            return row | {"error": lines[-1][-500:]}, 0.0  # without the paths of a traceback
         found: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
     for module in found.pop("modules"):
         importlib.import_module(module)
