@@ -49,6 +49,7 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
     return asked
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("beside", "calls", "answers"),
     [

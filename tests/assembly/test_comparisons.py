@@ -42,6 +42,7 @@ UNBOUNDED = "[{name: running_normalised, reward: {name: point_in_box}}]"
 BOXES = "[{name: point_in_box, weight: 3}, {name: repetition, weight: 0.5}, {name: format_tags, weight: 0}]"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
@@ -106,6 +107,7 @@ def test_entropy_is_not_known_of_denoising_steps() -> None:
     )
 
 
+@pytest.mark.slow
 def test_one_answer_and_its_greedy_one_are_a_group() -> None:
     build(load_config("lab/remax", ["group_size=1"]))
     build(load_config("lab/reinforce_pp", ["group_size=1"]))

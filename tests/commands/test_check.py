@@ -245,6 +245,7 @@ def test_work_beyond_the_plan_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     assert found["network calls made"] == planned + 2 * 2
 
 
+@pytest.mark.slow
 def test_check_names_a_model_folder_that_is_not_here() -> None:
     config = load_config("quickstart_gui", ["modality.model=/nowhere/Qwen2.5-VL"])
     assert plan_summary(config)["model that is not here, which train needs"] == "/nowhere/Qwen2.5-VL"
@@ -258,6 +259,7 @@ def test_refills_and_evaluations_are_counted() -> None:
     assert summary(evaluation=evaluation)["network calls of an evaluation"] == 5 * 3 * (2 + 2 * 3)
 
 
+@pytest.mark.slow
 def test_an_advantage_of_trees_on_samples_that_share_none_is_told() -> None:
     tree = {"name": "tree"}
     told = "'tree' compares the branches of a tree, and samples of 'flow_sde' share none"

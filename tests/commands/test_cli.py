@@ -83,6 +83,7 @@ def test_a_list_is_json_alone(cli: CommandLine, kind: str) -> None:
     assert names == [row["name"] for row in rows]
 
 
+@pytest.mark.slow
 def test_a_list_of_rewards_says_what_each_is(cli: CommandLine) -> None:
     rows = {row["name"]: row for row in json.loads(cli("list", "rewards", "--json").out)}
     assert {"shapes", "jpeg_size", "clip_score", "aesthetic"} <= set(rows)

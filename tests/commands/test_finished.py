@@ -81,6 +81,7 @@ def test_what_only_the_run_itself_can_do_is_left_to_it(folder: Path, overrides: 
     assert (folder / "config.yaml").read_bytes() == before
 
 
+@pytest.mark.slow
 def test_an_evaluation_that_is_missing_is_left_to_the_run_itself(folder: Path) -> None:
     config = resumed(folder)
     evaluation = {"sampler": {"name": "ode", "num_steps": 2}}

@@ -55,6 +55,7 @@ def planted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+@pytest.mark.slow
 def test_a_weak_judge_is_caught(planted: Path) -> None:
     attempts = {one.name: one for one in attack({"name": "python", "function": "planted_judges:weak", "range": [0, 1]})}
     caught = attempts["Solution"]

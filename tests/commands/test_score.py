@@ -230,6 +230,7 @@ def mmrl(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capture
     return command_line(tmp_path, monkeypatch, capsys)
 
 
+@pytest.mark.slow
 def test_the_command_prints_a_table_or_json_and_writes_files(
     mmrl: CommandLine, caplog: pytest.LogCaptureFixture
 ) -> None:

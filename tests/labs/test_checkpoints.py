@@ -22,6 +22,7 @@ NUM_WEIGHTS = {"clips": 1_107_808, "rewriting": 825_792, "screens": 1_485_280, "
 of_each_qwen = pytest.mark.parametrize("lab", sorted(NUM_WEIGHTS), scope="module")
 
 
+@pytest.mark.slow
 @in_one_test("lab", sorted(MOST_BYTES))
 def test_the_folder_is_small_half_precision_and_names_no_machine(lab: str) -> None:
     folder = labs.checkpoint(lab)
@@ -44,6 +45,7 @@ def test_the_checkpoints_of_all_labs_stay_below_20_megabytes() -> None:
     assert sum(path.stat().st_size for path in files) < 20_000_000
 
 
+@pytest.mark.slow
 @of_each_qwen
 def test_the_auto_classes_load_the_stock_classes_in_float32(lab: str, model: Any, processor: Any) -> None:
     assert json.loads((labs.checkpoint(lab) / "config.json").read_text())["dtype"] == "float32"

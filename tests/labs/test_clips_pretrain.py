@@ -77,6 +77,7 @@ def test_a_time_is_labelled_by_a_bell_and_any_other_token_by_itself(new_processo
     assert labels[number("0.0"), number("12.0")] < 1e-6  # the bell is cut off at the edge, not wrapped around
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", [0, 4])
 def test_positions_are_those_that_a_policy_gives_to_the_prompt(teacher: pretrain.Teacher, seed: int) -> None:
     frames = grading.frames(seed)

@@ -193,6 +193,7 @@ def test_answers_are_written_in_half_seconds() -> None:
         assert world.score(world.answer(event.span), event.span) == 1
 
 
+@pytest.mark.slow
 def test_labels_are_as_wrong_as_they_are_told_to_be() -> None:
     """Of 4,000 labels; the standard errors are about 0.008 for the share and 0.01 seconds for the others."""
     rng, is_other, errors = random.Random(1), [], []

@@ -42,6 +42,7 @@ def test_the_index_names_the_parts_of_a_stock_pipeline() -> None:
     assert json.loads((FOLDER / "scheduler" / "scheduler_config.json").read_text())["shift"] == 1.0
 
 
+@pytest.mark.slow
 def test_each_word_is_one_token_in_both_tokenizers(pipeline: Any) -> None:
     texts = [edit.text for edit in world.all_edits()]
     clip = pipeline.tokenizer(texts, padding="max_length", return_tensors="pt").input_ids

@@ -165,6 +165,7 @@ def test_rendered_shapes_move_as_they_are_told() -> None:
     assert ((middle * heading).sum(1)).abs().max() < 1.2 and ((middle * heading.flip(1)).sum(1)).abs().max() < 3.7
 
 
+@pytest.mark.slow
 def test_the_same_seed_renders_the_same_clips_and_stills_are_moments_of_them() -> None:
     clips, prompts = rendered(1)
     assert torch.equal(clips, world.render(prompts, torch.Generator().manual_seed(3)))

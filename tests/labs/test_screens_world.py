@@ -81,6 +81,7 @@ def test_on_every_screen_two_elements_share_a_colour_and_two_a_kind() -> None:
         assert len({element.kind for element in elements}) < len(elements)
 
 
+@pytest.mark.slow
 def test_the_pixels_of_an_element_have_its_colour_and_fill_its_box_to_the_edges() -> None:
     for seed in list(MANY)[:50]:
         screen = world.screen(seed)
@@ -145,6 +146,7 @@ def test_answers_are_whole_numbers_on_the_screen() -> None:
     assert world.box_answer((-1.0, 2.4, 112.2, 57.5)) == "<answer>[0, 2, 112, 58]</answer>"
 
 
+@pytest.mark.slow
 def test_labels_are_as_wrong_as_they_are_told_to_be() -> None:
     """Of 4,000 labels; the standard errors are about 0.008 for the share and 0.006 sides for the others."""
     rng, screens = random.Random(1), [world.screen(seed) for seed in range(6_000_000, 6_001_000)]

@@ -75,6 +75,7 @@ def test_each_word_is_one_token_in_both_tokenizers(pipeline: StableDiffusion3Pip
     assert torch.equal(second, tokens)
 
 
+@pytest.mark.slow
 def test_other_words_fall_apart_and_long_prompts_are_cut_at_the_end_token(pipeline: StableDiffusion3Pipeline) -> None:
     row = tokenise(pipeline, ["a small red circle"])[0].tolist()
     assert pipeline.tokenizer.convert_ids_to_tokens(row) == ["<|startoftext|>", "a</w>", "s", "m", "a", "<|endoftext|>"]
@@ -99,6 +100,7 @@ def test_the_text_is_seven_tokens_padded_in_width_and_length(pipeline: StableDif
     assert len(pooled.unique(dim=0)) == 217
 
 
+@pytest.mark.slow
 def test_training_encodes_exactly_as_the_pipeline_does(pipeline: StableDiffusion3Pipeline) -> None:
     embeds, pooled = encode(pipeline, CAPTIONS)
     ours = networks.encode_tokens(tokenise(pipeline, CAPTIONS), pipeline.text_encoder, pipeline.text_encoder_2)

@@ -65,6 +65,7 @@ def test_goals_say_what_to_do_in_words() -> None:
     assert world.goal("wizard", (one, two)) == "choose the red dial, then the blue switch"
 
 
+@pytest.mark.slow
 def test_tasks_are_of_all_sorts_and_of_two_to_five_clicks() -> None:
     lengths = Counter((world.task(seed).sort, len(world.task(seed).names)) for seed in range(200))
     expected = {"form": {2, 3, 4}, "menu": {2, 3}, "wizard": {2, 3, 4, 5}}

@@ -223,6 +223,7 @@ def test_an_error_of_pyav_names_the_video(monkeypatch: pytest.MonkeyPatch) -> No
         clip(25).load(FrameSampling(fps=2.0))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("form", "codec"), [("mp4", "libx264"), ("matroska", "libx264"), ("webm", "libvpx-vp9")])
 def test_frames_and_times_are_those_of_another_library(form: str, codec: str, tmp_path: Path) -> None:
     decord = pytest.importorskip("decord")

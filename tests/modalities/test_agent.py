@@ -76,6 +76,7 @@ def test_turns_in_the_same_state_have_the_same_anchor(rollout: Rollout) -> None:
             assert (look == other) == bool(rollout.anchor[n] == rollout.anchor[m])
 
 
+@pytest.mark.slow
 def test_log_probs_of_a_replay_are_those_of_sampling(rollout: Rollout) -> None:
     policy, view = clicker(), DecisionView(torch.arange(rollout.num_samples))
     assert_close(policy.forward(rollout, view).values, policy.recorded(rollout, view).values, atol=1e-5, rtol=1e-5)
@@ -198,6 +199,7 @@ def test_an_episode_that_cannot_begin_is_left_out_and_counted() -> None:
         play(clicker(), tasks[:1])
 
 
+@pytest.mark.slow
 def test_an_answer_that_is_no_action_is_told_so_and_ends_the_episode_in_the_end() -> None:
     class Mute(Clicker):
         def action(self, text: str, canvas: Any) -> None:
@@ -230,6 +232,7 @@ def test_answers_that_are_no_action_end_the_episode_only_in_a_row() -> None:
     assert rollout.outputs.outcomes == (None, None, None, "turn_limit")
 
 
+@pytest.mark.slow
 def test_an_action_that_a_critic_refuses_is_not_done_and_told() -> None:
     """Each episode is played again in a world of its own, without the clicks to the left."""
     tasks = (TASKS[0], Prompt("go", target={"trouble": "dark"}))
@@ -257,6 +260,7 @@ def test_an_action_that_a_critic_refuses_is_not_done_and_told() -> None:
     assert rollout.counts["turns/refused"] == num_refused > 0
 
 
+@pytest.mark.slow
 def test_of_several_answers_the_critic_chooses_the_first_best_one(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each answer is one of those that are sampled by the turn's own seeds, and a click to the left where all are."""
     policy = clicker(critic=Rightwards(), critic_threshold=0, candidates=4, environment=Corridor(places=99))
@@ -291,6 +295,7 @@ def test_a_choice_without_scores_is_the_last() -> None:
     assert highest(scores, 1).tolist() == list(range(12))
 
 
+@pytest.mark.slow
 def test_a_refused_answer_ends_no_episode() -> None:
     class Quitting(Clicker):
         def action(self, text: str, canvas: Any) -> Action:

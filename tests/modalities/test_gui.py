@@ -109,6 +109,7 @@ def test_unknown_dialects_and_actions_are_the_users_error() -> None:
         plugins.build("modalities", {"name": "gui", "model": "a/b", "dialect": "qwen", "actions": ["clik"]})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [(100, 60), (20, 300), (57, 29)])
 @pytest.mark.parametrize(("budget", "area"), [(None, None), (28 * 28 * 2, 28 * 28 * 3)])
 def test_the_prompt_states_the_size_that_the_model_sees(
@@ -122,6 +123,7 @@ def test_the_prompt_states_the_size_that_the_model_sees(
     assert f"The display is {width}x{height}: " in policy.decode(encoded.tokens.tolist())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("convention", "said"), [("thousand", "0 to 1000"), ("original", "0 to 100 and y from 0 to 60")]
 )
@@ -150,12 +152,14 @@ def test_a_smaller_action_space_is_told(folder: Path) -> None:
     assert "Only these" not in spoken(prepared(folder, dialect="plain", actions=("click",)), prompt)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("instructions", ["system", "none"])
 def test_a_prompt_without_a_screenshot_is_refused(folder: Path, instructions: Any) -> None:
     with pytest.raises(ConfigError, match="prompt 'click OK' has no screenshot"):
         prepared(folder, instructions=instructions).encode([Prompt("click OK")])
 
 
+@pytest.mark.slow
 def test_a_screenshot_that_no_processor_takes_is_named(folder: Path) -> None:
     with pytest.raises(ConfigError, match="prompt 'click OK': one side may be at most 200 times the other"):
         prepared(folder).encode([Prompt("click OK", (Screenshot(300, 1),))])
@@ -174,6 +178,7 @@ def test_a_rollout_has_an_action_for_each_answer_and_keeps_its_prompts(folder: P
     assert action.point == pytest.approx((10 * 100 / canvas.resized[0], 20 * 60 / canvas.resized[1]))
 
 
+@pytest.mark.slow
 def test_the_tiny_twin_speaks_the_same_dialect(folder: Path, tmp_path: Path) -> None:
     settings: dict[str, Any] = {"dialect": "ui_tars", "actions": ("click", "scroll"), "instructions": "prompt"}
     twin = Gui(model=str(folder), **settings).tiny(1, tmp_path)

@@ -79,6 +79,7 @@ def by_hand(is_video: list[bool], steps: list[list[int]]) -> Tensor:
     return torch.tensor(found).T
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("fps", "times"),
     # 40 frames at 10 frames a second; 2 steps a second; 2 frames a step
@@ -91,6 +92,7 @@ def test_steps_of_time_of_qwen2_5_vl_are_seconds_apart(fps: float, times: list[i
     assert encoded.next_position == int(expected.max()) + 1
 
 
+@pytest.mark.slow
 def test_a_clip_under_two_seconds_does_not_stand_still() -> None:
     """At least 4 frames of one second: 4 a second, half a second for each step."""
     made = policy(fps=2.0)
@@ -154,6 +156,7 @@ def test_frames_their_order_and_the_video_itself_reach_the_answer(family: str) -
         assert all(float((one - other).abs().max()) > 1e-4 for other in found[:number])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", QWEN)
 def test_video_tokens_are_as_many_as_the_features_that_replace_them(family: str) -> None:
     made = policy(family)
@@ -164,6 +167,7 @@ def test_video_tokens_are_as_many_as_the_features_that_replace_them(family: str)
     assert encoded.canvas is not None and encoded.canvas.original == (30, 30)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", FAMILIES)
 def test_no_answer_holds_a_token_of_a_video(family: str) -> None:
     made = policy(family)
@@ -235,6 +239,7 @@ def test_frames_used_longest_ago_leave_the_cache_first() -> None:
     assert none(clips[0]).total == none(clips[0]).total == 4 and none.num_decoded == 2 and none.num_bytes == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", ["idefics3", "gemma3"])
 def test_a_family_without_video_is_refused(family: str) -> None:
     with pytest.raises(ConfigError, match=r"modality\.model: .* takes no video: its \w+ has no processor of videos"):

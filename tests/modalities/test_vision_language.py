@@ -78,6 +78,7 @@ def test_joined_media_are_padded_where_the_numbers_of_tiles_differ() -> None:
     assert join_media([{}, {}]) == {}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("family", "convention", "resized"),
     [("qwen2_5_vl", "resized", (56, 28)), ("qwen2_vl", "thousand", (56, 28)), ("qwen3_vl", "thousand", (56, 28)),
@@ -95,6 +96,7 @@ def test_the_canvas_is_the_first_image_before_and_after_the_processor(
     assert own.encode([PROMPTS[1]])[0].canvas == replace(expected, convention="original")
 
 
+@pytest.mark.slow
 def test_pixel_bounds_bound_the_images() -> None:
     def tokens(**bounds: Any) -> int:
         return int(vision_twins.policy(**bounds).encode([PROMPTS[2]])[0].token_types.sum())
@@ -160,6 +162,7 @@ def test_prompts_that_cannot_be_read_are_refused_by_name(prompt: Prompt, message
         vision_twins.policy(max_prompt_tokens=100).encode([PROMPTS[1], prompt])
 
 
+@pytest.mark.slow
 def test_a_text_that_is_the_familys_own_image_token_is_a_mark_in_the_prompt_and_refused_in_the_system_message() -> None:
     policy = vision_twins.policy("llava_onevision")
     assert int(policy.encode([Prompt("see <image>", (picture(30, 30, 1),))])[0].token_types.sum()) > 0
@@ -167,6 +170,7 @@ def test_a_text_that_is_the_familys_own_image_token_is_a_mark_in_the_prompt_and_
         policy.encode([Prompt("see", (picture(30, 30, 1),), system="<image>")])
 
 
+@pytest.mark.slow
 def test_banned_are_media_tokens_and_rows_without_text() -> None:
     policy = vision_twins.policy("idefics3")
     tokenizer = policy.encoder.processor.tokenizer

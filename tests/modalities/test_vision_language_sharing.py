@@ -127,6 +127,7 @@ def test_eager_attention_takes_the_tree_mask_too(family: str) -> None:
     torch.testing.assert_close(expected["log_prob"], plain(family, "full")[2]["log_prob"], rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_packed_layers_are_computed_again_under_checkpointing() -> None:
     policy = vision_twins.policy(sharing="packed", gradient_checkpointing=True)
     layer = policy.modules()["model"].get_submodule("model.language_model.layers.0.mlp")

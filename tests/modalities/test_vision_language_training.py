@@ -132,6 +132,7 @@ def test_it_runs_in_bfloat16(family: str) -> None:
             found.sum().backward()
 
 
+@pytest.mark.slow
 def test_the_mode_of_sharing_is_said_and_falls_back_with_its_reason() -> None:
     assert vision_twins.policy().sharing_used == "cache"
     assert vision_twins.policy(gradient_checkpointing=True).sharing_used == "packed"

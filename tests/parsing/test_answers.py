@@ -185,6 +185,7 @@ def test_other_json_is_refused(text: str, message: str) -> None:
         read_json(text)
 
 
+@pytest.mark.slow
 @given(
     st.recursive(
         st.none() | st.booleans() | st.integers(-(10**11), 10**11) | st.text(st.characters(codec="ascii"), max_size=8),

@@ -54,6 +54,7 @@ def attempt(reader: Callable[[str], object], text: str) -> None:
         assert len(str(error)) < 600, "a message does not repeat a long text"
 
 
+@pytest.mark.slow
 @given(TEXTS)
 def test_nothing_but_a_parse_error_escapes(text: str) -> None:
     for reader in READERS.values():

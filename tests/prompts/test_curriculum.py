@@ -105,6 +105,7 @@ def test_a_resumed_run_draws_what_it_would_have_drawn(tmp_path: Path) -> None:
     assert again.state_dict() == known.state_dict() == json.loads(json.dumps(known.state_dict()))
 
 
+@pytest.mark.slow
 def test_a_config_has_one_and_with_a_single_source_it_is_refused() -> None:
     mixture = ["prompts.train=[{source: 'lab:screens/click_train'}, {source: 'lab:screens/click_train', weight: 2}]"]
     curriculum = build(load_config("quickstart_gui", [*mixture, "prompts.curriculum.window=7"])).prompts.curriculum

@@ -195,6 +195,7 @@ def test_reason_seg_has_the_run_lengths_of_pycocotools(written: Any) -> None:
         assert box == coloured(prompt, task.name.split()[0]) and len(rows) == (box[2] - box[0]) * (box[3] - box[1])
 
 
+@pytest.mark.slow
 def test_refspatial_has_the_mask_of_reason_seg_and_the_depth_behind_the_picture(written: Any) -> None:
     for prompt, other in zip(written("refspatial"), written("reason_seg"), strict=True):
         assert prompt.target["mask"] == other.target["mask"] and len(prompt.media) == 2

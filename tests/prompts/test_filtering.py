@@ -29,6 +29,7 @@ ANSWERED = Prompt("who?", target={"given": ("Ada", "Bob<|im_end|>")}, source="an
 MARKS = Prompt("<image> or <image>?", GOOD.media, source="marks.jsonl, line 6")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("prompt", [TALL, SPELT, SYSTEM, HALF, MARKS], ids=lambda prompt: str(prompt.source[:5]))
 def test_what_is_refused_at_once_is_what_cannot_be_encoded(prompt: Prompt) -> None:
     policy = vision_twins.policy()
@@ -45,6 +46,7 @@ def test_prompts_that_can_be_encoded_are_not_refused(family: str) -> None:
     assert policy.unreadable(GOOD) is None
 
 
+@pytest.mark.slow
 def test_too_many_tokens_are_refused_at_once_as_far_as_they_are_the_prompts_own() -> None:
     policy = vision_twins.policy()
     length = len(policy.encode([GOOD])[0])
@@ -184,6 +186,7 @@ def test_a_run_trains_on_what_can_be_read(cli: CommandLine) -> None:  # noqa: F8
     assert "prompts.train: not the prompts that the run began with: there are 4 of them, 5 when" in again.err
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", ["qwen2_5_vl", "gemma3"])
 def test_a_prompt_beyond_the_models_context_is_told_once(family: str, caplog: pytest.LogCaptureFixture) -> None:
     policy = vision_twins.policy(family)

@@ -61,6 +61,7 @@ def test_groups_that_agree_on_something_good_get_no_hint() -> None:
     assert collected.metrics["groups/hinted"] == 0
 
 
+@pytest.mark.slow
 def test_neither_chunks_nor_a_resume_change_what_is_asked() -> None:
     whole = prompts()
     drawing = collector(whole, HINTS, reward=Hard())

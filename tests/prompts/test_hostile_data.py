@@ -123,6 +123,7 @@ def test_betas_have_a_range(betas: str) -> None:
         check_config(SMALLEST, [f"optimizer.betas={betas}"])
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(10)  # in the square of their number it would be minutes
 def test_names_without_number_or_end_are_read_in_time(tmp_path: Path) -> None:
     keys = ",".join(f'"{number}": 0' for number in range(50_000))

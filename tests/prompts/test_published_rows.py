@@ -325,6 +325,7 @@ def part(prompt: Prompt) -> tuple[float | None, float | None]:
     return clip.start, clip.end
 
 
+@pytest.mark.slow
 def test_a_part_of_a_whole_video_is_cut(tmp_path: Path) -> None:
     whole = ROWS[1]
     (name,) = whole.media

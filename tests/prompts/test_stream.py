@@ -180,6 +180,7 @@ def test_a_source_is_a_text_a_section_or_a_weighted_list() -> None:
         assert isinstance(config.prompts.held_out, DatasetSettings) and to_yaml(config)
 
 
+@pytest.mark.slow
 @in_one_test(
     ("train", "message"),
     [

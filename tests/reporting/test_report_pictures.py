@@ -117,6 +117,7 @@ def test_samples_that_no_run_writes_are_named(run: Path, content: str, message: 
         write_report(run)
 
 
+@pytest.mark.slow
 def test_the_contact_sheet_has_before_above_after_enlarged_by_whole_pixels(run: Path) -> None:
     for iteration, colour in ((0, (200, 0, 0)), (3, (0, 200, 0))):
         tiny = Image.new("RGB", (32, 32), colour)
@@ -142,6 +143,7 @@ def test_the_contact_sheet_has_before_above_after_enlarged_by_whole_pixels(run: 
     assert min(sheet.crop((0, 30, 60, 222)).convert("L").tobytes()) < 128, "the name of the row is written"
 
 
+@pytest.mark.slow
 def test_the_contact_sheet_fits_large_pictures_and_cuts_long_prompts(run: Path) -> None:
     for iteration in (0, 3):
         shown = {"0.png": Image.new("RGB", (1024, 512), "navy")}

@@ -57,6 +57,7 @@ def test_spans_of_an_answer() -> None:
     assert answer_spans("never") == answer_spans(None) == ()
 
 
+@pytest.mark.slow
 def test_a_clip_is_drawn_with_spans_only_where_its_target_has_some() -> None:
     plain, told = answered(clip(20), {}, "1 to 2"), answered(clip(20), {"span": [0.5, 1.0]}, "no idea")
     assert (told.width, told.height) == (plain.width, plain.height + 4 * LINE)

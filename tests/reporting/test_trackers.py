@@ -137,6 +137,7 @@ def test_tensorboard_hides_what_came_after_the_checkpoint(run: Path) -> None:
     assert scalars(run, "loss") == [(1, 1.0), (2, 2.5)]
 
 
+@pytest.mark.slow
 def test_tensorboard_shows_pictures_unchanged(run: Path, pictures: list[Path]) -> None:
     tracker = build({"name": "tensorboard", "flush_seconds": 5})
     tracker.open(run, {}, -1)

@@ -146,6 +146,7 @@ def test_a_process_whose_lock_was_taken_writes_no_more(tmp_path: Path) -> None:
         lock.check()
 
 
+@pytest.mark.slow
 def test_a_new_run_in_a_locked_directory_is_refused(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     folder.mkdir()

@@ -118,6 +118,7 @@ def test_an_edit_between_stop_and_resume_is_named(run: Path, name: str) -> None:
     assert not (run / LOCK).exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "damage, said",
     [
@@ -191,6 +192,7 @@ def served(run: Path) -> Path:
 MOVED = {"url": "http://10.0.0.7:9000", "retries": 40, "timeout_seconds": 60.0}
 
 
+@pytest.mark.slow
 def test_a_run_goes_on_with_a_server_that_moved_and_its_config_says_where(served: Path) -> None:
     before = read_yaml(served / "config.yaml")
     config = start.resumed_run(served, [f"modality.engine.{name}={value}" for name, value in MOVED.items()])
@@ -328,6 +330,7 @@ def test_a_config_that_is_edited_while_the_model_is_built_is_not_what_was_traine
         start.resumed_run(run, ["iterations=4"])
 
 
+@pytest.mark.slow
 def test_a_config_that_is_edited_before_the_model_is_built_ends_the_start(run: Path) -> None:
     config = start.resumed_run(run, ["iterations=3"])
     edit_file(run, sets("seed", 5))

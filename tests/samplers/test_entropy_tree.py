@@ -44,6 +44,7 @@ def test_settings_out_of_range_are_refused(settings: dict[str, Any], message: st
         plan(5, **settings)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("override", "other"),
     [

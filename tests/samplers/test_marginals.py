@@ -84,6 +84,7 @@ def test_the_error_on_gaussian_data_falls_with_the_number_of_steps(
     assert errors == pytest.approx(expected, abs=5.1e-5)
 
 
+@pytest.mark.slow
 @in_one_test("name", ["ode", "ddim", "precise", "dance_sde"])
 def test_consistent_samplers_converge_with_order_one(name: str, grid_policy: Any) -> None:
     coarse, fine = (gaussian_error(sample_plan(grid_policy(1.0), name, n)) for n in (320, 640))
@@ -95,6 +96,7 @@ def test_flow_sde_converges_slowly(grid_policy: Any) -> None:
     assert math.log(coarse / fine, 4) == pytest.approx(0.48, abs=0.02)
 
 
+@pytest.mark.slow
 def test_coefficients_preserving_sampling_does_not_converge(grid_policy: Any) -> None:
     assert gaussian_error(sample_plan(grid_policy(1.0), "cps", 2000, noise_level=0.7)) == pytest.approx(
         -0.083, abs=1e-3

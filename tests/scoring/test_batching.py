@@ -122,6 +122,7 @@ def test_a_sample_that_cannot_be_judged_fails_alone(queue: Callable[..., BatchQu
     assert "could not convert string to float" in str(found[1][0].reason) and "returned nan" in str(found[2][0].reason)
 
 
+@pytest.mark.slow
 def test_a_sample_that_lacks_what_is_needed_is_not_shown_to_the_reward(queue: Callable[..., BatchQueue]) -> None:
     reward = NUMBER()
     reward.gate.set()

@@ -63,6 +63,7 @@ def item(name: str | int, text: str = "<answer>4</answer>") -> dict[str, Any]:
     return {"id": name, "prompt": {"text": "2 + 2", "target": {"answer": "4"}}, "text": text}
 
 
+@pytest.mark.slow
 def test_items_are_scored_and_a_broken_one_is_null_with_its_reason(serve: Callable[..., str]) -> None:
     response = ask(serve(), item("a"), item("b", "<answer>5</answer>"), {"id": 3}, item("d"))
     assert response.status_code == 200
@@ -115,6 +116,7 @@ def test_it_says_what_it_serves(serve: Callable[..., str]) -> None:
     assert served["limits"]["items"] == 4096
 
 
+@pytest.mark.slow
 def test_a_request_has_a_deadline_and_what_waits_is_dropped(serve: Callable[..., str]) -> None:
     slow = Slow()
     url = serve(slow=slow)
@@ -146,6 +148,7 @@ def test_too_many_waiting_samples_are_refused_for_a_while(serve: Callable[..., s
     assert 503 in answers and 200 in answers
 
 
+@pytest.mark.slow
 def test_health_fails_where_a_reward_hangs(serve: Callable[..., str]) -> None:
     slow = Slow()
     url = serve(slow=slow, call_seconds=0.01)
@@ -155,6 +158,7 @@ def test_health_fails_where_a_reward_hangs(serve: Callable[..., str]) -> None:
     slow.gate.set()
 
 
+@pytest.mark.slow
 def test_metrics_count_requests_samples_and_calls(serve: Callable[..., str]) -> None:
     url = serve()
     ask(url, item("a"), item("b"), {"id": 3})
@@ -171,6 +175,7 @@ def test_metrics_count_requests_samples_and_calls(serve: Callable[..., str]) -> 
         assert line in page.splitlines()
 
 
+@pytest.mark.slow
 def test_a_request_under_way_is_answered_when_the_server_ends() -> None:
     slow, answers = Slow(), []
     with serving(RewardServer({"slow": slow}), "127.0.0.1", 0) as url:

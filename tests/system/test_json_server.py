@@ -82,6 +82,7 @@ def test_a_server_that_talks_without_end_is_an_error(kind: str) -> None:
         JsonServer(url, 0.1, 0).get("/v1/models")
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(60)
 def test_a_server_that_talks_without_end_or_pause_is_an_error() -> None:
     said = r"gave no whole answer within 0\.1 seconds"

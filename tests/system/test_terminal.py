@@ -91,6 +91,7 @@ def test_what_could_steer_is_written_out_and_the_rest_stays(text: str, shown: st
     assert printable(shown) == shown
 
 
+@pytest.mark.slow
 @settings(max_examples=50)
 @given(st.lists(st.sampled_from(PIECES)).map("".join))
 def test_nothing_that_steers_is_left(text: str) -> None:

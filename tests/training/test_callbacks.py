@@ -109,6 +109,7 @@ def lines_of(run: Toy, iteration: int) -> dict[str, float]:
     return next(line for line in run.lines if line["iteration"] == iteration and "held_out/score" in line)
 
 
+@pytest.mark.slow
 def test_what_a_callback_is_given_cannot_be_changed(tmp_path: Path) -> None:
     recorder = Recorder()
     with_recorder(tmp_path, recorder).trainer.train()

@@ -77,6 +77,7 @@ def test_two_chunks_are_one(cli: CommandLine) -> None:
         assert one["metrics"][-1][name] == pytest.approx(two["metrics"][-1][name], abs=1e-5), name
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [

@@ -93,6 +93,7 @@ def test_a_run_without_finite_gradients_ends_and_names_the_last_good_checkpoint(
     assert [line.get("optimizer/grad_norm") is None for line in trained] == [False] * 3 + [True] * 3
 
 
+@pytest.mark.slow
 def test_a_network_that_breaks_while_it_draws_is_said_to_have_diverged(tmp_path: Path) -> None:
     run = toy(tmp_path, iterations=4, checkpoint={"every": 1, "keep": 9}, evaluation=None)
     rollout = run.trainer.policy.rollout

@@ -118,6 +118,7 @@ def test_a_theme_that_could_not_be_judged_has_no_score() -> None:
     assert len([name for name in metrics if name.startswith("held_out/score/")]) == len(PROMPTS) - len(unjudged)
 
 
+@pytest.mark.slow
 @in_one_test("chunk", [1, 3, 5, 100])
 def test_chunks_change_nothing(chunk: int) -> None:
     assert evaluator(chunk=chunk)() == evaluator()()
@@ -252,6 +253,7 @@ def test_an_answer_is_drawn_on_the_first_image_of_its_question_beside_the_truth(
         assert picture.size == sample.image.size
 
 
+@pytest.mark.slow
 def test_an_action_goes_before_the_text_and_what_is_not_understood_is_not_drawn() -> None:
     canvas = Canvas((64, 64), (64, 64), "original")
     acted = saved_sample(answered(canvases=(canvas,), actions=(Action("click", point=(48.0, 8.0)),)), 0, {})

@@ -115,6 +115,7 @@ def test_masters_have_their_copies_and_the_network_sees_roundings() -> None:
     assert weight.data_ptr() == storage
 
 
+@pytest.mark.slow
 def test_host_tensors_are_moved_to_an_accelerator_and_back() -> None:
     expected = stepped(OptimizerSettings(learning_rate=0.1), masters="none", steps=3)
     with pretended() as notes:

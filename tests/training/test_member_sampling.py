@@ -90,6 +90,7 @@ def test_the_samples_that_are_kept_have_the_gradient_of_a_plain_loop() -> None:
     torch.testing.assert_close(got, torch.cat([g.flatten() for g in expected]), atol=1e-6, rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_a_shared_decision_counts_as_if_all_its_samples_were_there() -> None:
     """Two roots of two steps, the second of which branches in two: the first decision is shared by pairs."""
     policy = LinearFlow(num_steps=3)

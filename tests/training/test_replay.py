@@ -182,6 +182,7 @@ def test_an_empty_buffer_is_saved_and_comes_back(tmp_path: Path) -> None:
     assert replay_of(made).buffer == [] and saved["place"].shape == (0, 2)
 
 
+@pytest.mark.slow
 def test_answers_of_a_model_come_back_with_the_log_probs_that_were_recorded() -> None:
     policy = vision_twins.policy()
     rollout = vision_twins.rollout(policy, 8)

@@ -115,6 +115,7 @@ def refilled(wanted: int, max_refills: int) -> tuple[list[int], int]:
     return kept, count
 
 
+@pytest.mark.slow
 @in_one_test("max_refills", [0, 1, 2, 5])
 def test_dull_groups_are_replaced_until_there_are_enough_or_the_rounds_are_used_up(max_refills: int) -> None:
     groups = GroupSettings(degenerate="refill", max_refills=max_refills)

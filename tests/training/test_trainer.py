@@ -95,6 +95,7 @@ def test_an_iteration_logs_what_it_did(tmp_path: Path) -> None:
     assert run.trainer.progress.network_calls == 6 * 6
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("groups", ["keep", "drop", "refill"])
 def test_groups_that_teach_nothing_leave_the_weights_alone(tmp_path: Path, groups: str) -> None:
     run = toy(tmp_path, "dull", groups={"degenerate": groups}, optimizer={"learning_rate": 1.0})
@@ -109,6 +110,7 @@ def test_groups_that_teach_nothing_leave_the_weights_alone(tmp_path: Path, group
         assert line["optimizer/steps"] == (1 if groups == "keep" else 0)
 
 
+@pytest.mark.slow
 def test_it_is_evaluated_before_and_after_and_every_few_iterations(tmp_path: Path) -> None:
     run = toy(tmp_path, iterations=5, evaluation={"sampler": {"name": "unused"}, "every": 2})
     run.trainer.train()

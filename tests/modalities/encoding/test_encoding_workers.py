@@ -154,6 +154,7 @@ def test_a_policy_with_threads_encodes_the_same_bits(family: str, is_fetched: bo
     threaded.close()
 
 
+@pytest.mark.slow
 def test_a_screen_is_fetched_with_the_instructions_of_its_size() -> None:
     settings = {"dialect": "qwen", "coordinates": "resized"}
     alone, threaded = prepared(Gui, **settings), prepared(Gui, **settings)

@@ -124,6 +124,7 @@ def test_a_tower_that_is_trained_or_adapted_keeps_nothing() -> None:
         assert policy._tower is not None and policy._tower.kept is None
 
 
+@pytest.mark.slow
 def test_towers_of_other_families_run_in_the_networks_own_pass() -> None:
     policy = vision_twins.policy("gemma3", vision="frozen")
     assert not makes_features(policy.backbone.model) and policy.backbone.tower is None

@@ -27,6 +27,7 @@ def test_it_is_the_answer_at_temperature_zero_and_changes_no_other(distribution:
     assert [*texts[0:2], *texts[3:5]] == list(alone.outputs.texts or ())
 
 
+@pytest.mark.slow
 def test_nothing_is_learned_from_it() -> None:
     policy = vision_twins.policy("qwen2_5_vl")
     drawn = policy.rollout(PROMPTS[:2], [AnswerPlan(2, 6, has_greedy=True)] * 2, keys(2))

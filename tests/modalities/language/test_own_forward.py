@@ -316,6 +316,7 @@ def test_log_probs_that_are_no_numbers_differ(monkeypatch: pytest.MonkeyPatch) -
         prepared(vision_twins.twin("llava_onevision"))
 
 
+@pytest.mark.slow
 def test_answers_hold_words_and_the_special_tokens_that_may_stand_there() -> None:
     policy = vision_twins.policy("qwen3_vl")
     tokenizer = policy.encoder.processor.tokenizer

@@ -117,6 +117,7 @@ def test_a_longer_budget_begins_with_the_same_numbers() -> None:
     assert not torch.equal(*uniforms(seeds, 5))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("answer_batch", [1, 3, 256])
 def test_a_sample_does_not_depend_on_its_neighbours(answer_batch: int) -> None:
     policy, together = policy_and_rollout()
@@ -129,6 +130,7 @@ def test_a_sample_does_not_depend_on_its_neighbours(answer_batch: int) -> None:
         torch.testing.assert_close(found[member, :length], expected[sample, :length], atol=1e-5, rtol=0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("micro_batch", [1, 2, 4])
 def test_micro_batches_put_together_give_the_whole(micro_batch: int) -> None:
     policy, rollout = policy_and_rollout()
@@ -178,6 +180,7 @@ def test_selected_answers_are_as_wide_as_the_longest_of_them() -> None:
     assert found.support is not None and found.support.ids.tolist() == [6, 0, 1]
 
 
+@pytest.mark.slow
 def test_sharded_processes_encode_the_prompt_that_fills_in_once(monkeypatch: pytest.MonkeyPatch) -> None:
     policy = vision_twins.policy()
     assert policy.lockstep is None
@@ -187,6 +190,7 @@ def test_sharded_processes_encode_the_prompt_that_fills_in_once(monkeypatch: pyt
     assert first is not None and policy.lockstep is first
 
 
+@pytest.mark.slow
 def test_greedy_answers_take_the_likeliest_token_and_decide_nothing() -> None:
     policy, _ = policy_and_rollout()
     rollout = vision_twins.rollout(policy, 5, temperature=0.0)
@@ -250,6 +254,7 @@ def test_masked_answers_are_no_decision_but_still_samples() -> None:
     assert torch.equal((decisions.values != 0).any(1), finished)
 
 
+@pytest.mark.slow
 def test_an_answer_stops_behind_a_stop_text_even_across_tokens() -> None:
     policy, _ = policy_and_rollout()
     free = vision_twins.rollout(policy, 8)

@@ -13,6 +13,7 @@ from tests import vision_twins
 from tests.vision_twins import PROMPTS, keys
 
 
+@pytest.mark.slow
 def test_given_texts_are_evaluated_as_if_drawn() -> None:
     policy = vision_twins.policy()
     texts = ("red", "the box </think>", "")
@@ -67,6 +68,7 @@ def test_only_decisions_are_evaluated() -> None:
         policy.forward(rollout, view)
 
 
+@pytest.mark.slow
 def test_calls_are_counted_by_answer() -> None:
     policy = vision_twins.policy()
     rollout = vision_twins.rollout(policy, 4)
@@ -75,6 +77,7 @@ def test_calls_are_counted_by_answer() -> None:
     assert policy.num_calls == 11
 
 
+@pytest.mark.slow
 def test_equal_prompts_of_two_groups_are_read_once_in_an_update() -> None:
     policy = vision_twins.policy()
     prompts = [PROMPTS[1], replace(PROMPTS[1], target={"answer": 1})]

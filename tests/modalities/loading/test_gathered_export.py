@@ -22,6 +22,7 @@ def tensors_of(folder: Path) -> dict[str, Tensor]:
     return {name: tensor for file in folder.glob("*.safetensors") for name, tensor in load_file(file).items()}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", ["qwen2_vl", "qwen2_5_vl", "qwen3_vl"])
 def test_a_folder_holds_what_transformers_writes(family: str, tmp_path: Path) -> None:
     model = model_of(family)
@@ -75,6 +76,7 @@ def test_a_process_without_a_folder_takes_part_and_writes_nothing(
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.slow
 def test_a_family_whose_checkpoints_hold_other_tensors_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"checkpoints of Qwen3VLMoe.* hold other tensors than the network"):
         saved_names(model_of("qwen3_vl_moe"))

@@ -54,6 +54,7 @@ def test_models_are_loaded_one_at_a_time(monkeypatch: pytest.MonkeyPatch) -> Non
     assert most == [1]
 
 
+@pytest.mark.slow
 def test_missing_weights_are_named(folder: Path) -> None:
     weights = load_file(folder / "model.safetensors")
     kept = {name: weight for name, weight in weights.items() if name != _stored(weights)}
@@ -61,6 +62,7 @@ def test_missing_weights_are_named(folder: Path) -> None:
     assert f"lacks the weights {LAYER}; it is damaged" in refused(folder)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
 def test_weights_that_are_not_finite_are_named(folder: Path, value: float) -> None:
     weights = load_file(folder / "model.safetensors")
@@ -69,6 +71,7 @@ def test_weights_that_are_not_finite_are_named(folder: Path, value: float) -> No
     assert f"has weights that are NaN or infinite: {LAYER}" in refused(folder)
 
 
+@pytest.mark.slow
 def test_weights_of_another_size_are_no_model(folder: Path) -> None:
     weights = load_file(folder / "model.safetensors")
     weights[_stored(weights)] = torch.ones(1)

@@ -109,6 +109,7 @@ def test_what_is_no_size_is_as_in_stable_diffusion_3_5(pipeline: Any) -> None:
     assert [pipeline.tokenizer.pad_token, pipeline.tokenizer_2.pad_token] == ["<|endoftext|>", "!"]
 
 
+@pytest.mark.slow
 def test_one_latent_pixel_is_four_by_four_image_pixels(pipeline: Any) -> None:
     assert pipeline.vae_scale_factor == 4
     with torch.no_grad():
@@ -121,6 +122,7 @@ def test_the_folder_is_below_three_megabytes(folder: Path) -> None:
     assert sum(len(content) for content in files(folder).values()) < 3_000_000
 
 
+@pytest.mark.slow
 def test_the_same_seed_writes_the_same_bytes(folder: Path, tmp_path: Path) -> None:
     torch.manual_seed(99)  # the caller's own generator plays no part
     write_tiny_sd3(tmp_path, 0)
@@ -136,6 +138,7 @@ def test_another_seed_changes_every_weight_file_and_nothing_else(folder: Path, t
     assert len(changed) == 5
 
 
+@pytest.mark.slow
 def test_writing_leaves_the_global_generator_alone(tmp_path: Path) -> None:
     before = torch.get_rng_state()
     write_tiny_sd3(tmp_path, 0)
@@ -202,6 +205,7 @@ def test_known_words_are_one_token(pipeline: Any) -> None:
     assert pipeline.tokenizer_3.tokenize("a red square") == ["▁a", "▁red", "▁square"]
 
 
+@pytest.mark.slow
 @settings(max_examples=20, deadline=None)
 @given(st.text(max_size=40))
 def test_any_text_becomes_tokens_that_the_encoders_have(pipeline: Any, text: str) -> None:

@@ -70,6 +70,7 @@ def test_the_prediction_depends_on_latents_timestep_and_all_that_is_told(kind: s
     assert all((other - usual).std() > 0.01 * usual.std() for other in others)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_each_text_encoder_tells_prompts_apart(kind: str, base: Path) -> None:
     tensors = reader(twin(kind, base)).conditioning(["a red circle", "a blue circle"]).tensors

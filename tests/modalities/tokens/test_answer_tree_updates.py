@@ -48,6 +48,7 @@ def assert_close(found: dict[str, Tensor], expected: dict[str, Tensor]) -> None:
             assert error <= 1e-5, f"{name} is off by {error:.1e}"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", ["cache", "packed", "none"])
 @pytest.mark.parametrize("kind", PLANS)
 @pytest.mark.parametrize("family", slow_but(["qwen2_5_vl", "gemma3", "idefics3"], "qwen2_5_vl"))
@@ -58,6 +59,7 @@ def test_a_tree_has_the_log_probs_entropies_and_gradients_of_its_leaves_one_by_o
     assert_close(gradients(twin(family, sharing=way), rollout, weight, everything(rollout)), expected)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("settings", [{"attention": "eager"}, {"gradient_checkpointing": True}])
 def test_other_attention_and_checkpointing_change_nothing(settings: dict[str, Any]) -> None:
     rollout, weight, expected = leaf_by_leaf("qwen2_5_vl", "forks")

@@ -25,6 +25,7 @@ def assert_same(found: Rollout, expected: Rollout) -> None:
     assert found.outputs.texts == expected.outputs.texts and found.num_calls == expected.num_calls
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "plan",
     [
@@ -37,6 +38,7 @@ def test_a_tree_without_forks_is_the_plain_answers_bit_for_bit(plan: AnswerTree)
     assert_same(grown(twin(), plan), grown(twin(), AnswerPlan(4, 7)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", PLANS)
 def test_the_first_leaves_of_a_tree_are_the_plain_answers(kind: str) -> None:
     plain = grown(twin(), AnswerPlan(2, 7)).trace.completions.tokens.view(3, 2, 7)
@@ -187,6 +189,7 @@ def test_truncated_distributions_keep_the_support_of_shared_draws() -> None:
         torch.testing.assert_close(found, rollout.trace.completions.log_prob, atol=1e-5, rtol=0)
 
 
+@pytest.mark.slow
 def test_another_engine_and_sharded_processes_draw_no_trees() -> None:
     policy = vision_twins.policy(engine=Vllm(name="vllm", url="http://127.0.0.1:9"))
     with pytest.raises(ConfigError, match="the engine samples no trees of answers; use sampler 'autoregressive'"):

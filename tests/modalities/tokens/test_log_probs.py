@@ -182,6 +182,7 @@ def test_a_frozen_head_gets_no_gradient() -> None:
     assert hidden.grad is not None and frozen.weight.grad is None
 
 
+@pytest.mark.slow
 def test_edge_cases_have_the_values_of_the_limit() -> None:
     """One token in the vocabulary or the support: nothing is chosen. Certainty and no rows make no NaN."""
     hidden, head = tensors()

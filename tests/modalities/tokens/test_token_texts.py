@@ -72,6 +72,7 @@ def rollout(family: str) -> Any:
     return vision_twins.rollout(vision_twins.policy(family), 10)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", BUILDERS)
 def test_the_answers_of_a_policy_have_a_piece_for_each_token(family: str) -> None:
     outputs = rollout(family).outputs

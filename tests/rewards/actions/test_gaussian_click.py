@@ -144,6 +144,7 @@ def test_coverage_is_the_integral_of_the_root_of_both_densities(
     assert float(coverage_term(box, target, alpha)) == pytest.approx(expected, rel=1e-3, abs=1e-9)
 
 
+@pytest.mark.slow
 @given(PLACES, PLACES, SIDES, SIDES, SIDES, SIDES)
 def test_coverage_is_the_papers_formula_of_matrices(
     x: float, y: float, width: float, height: float, target_width: float, target_height: float
@@ -160,6 +161,7 @@ def test_coverage_is_the_papers_formula_of_matrices(
     assert float(coverage_term(box, target, 0.5)) == pytest.approx(exp(-distance), rel=1e-6, abs=1e-12)
 
 
+@pytest.mark.slow
 @given(PLACES, PLACES, SIDES, SIDES, SIDES, SIDES, st.floats(0.001, 1000))
 def test_scaling_and_moving_everything_changes_nothing(
     x: float, y: float, width: float, height: float, target_width: float, target_height: float, scale: float
@@ -194,6 +196,7 @@ def test_a_target_without_area_cannot_judge(make_batch: Make) -> None:
         GaussianClick().check(Prompt("click", target={"box": [5, 5, 5, 9]}))
 
 
+@pytest.mark.slow
 @given(st.lists(TEXTS, min_size=1, max_size=5))
 def test_any_text_has_a_score(texts: list[str]) -> None:
     check_scores(GaussianClick(), batch(texts))

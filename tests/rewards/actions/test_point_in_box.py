@@ -95,6 +95,7 @@ def test_actions_are_read_where_there_are_some(make_batch: Make) -> None:
     assert PointInBox().score(make_batch(outputs, ["click"] * 4, [{"box": TARGET}] * 4)).tolist() == [1, 0, 0, 0]
 
 
+@pytest.mark.slow
 @given(st.lists(TEXTS, min_size=1, max_size=5))
 def test_any_text_has_a_score(texts: list[str]) -> None:
     check_scores(PointInBox(), batch(texts))

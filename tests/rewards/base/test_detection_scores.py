@@ -232,6 +232,7 @@ def test_what_never_pays(kind: str, said: Any, truth: Any, data: st.DataObject) 
         ), "the order"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 @given(truth=st.lists(near_boxes(), min_size=1, max_size=5, unique_by=tuple))
 def test_the_truth_scores_the_most(kind: str, truth: Any) -> None:
@@ -266,6 +267,7 @@ def test_average_precision_by_hand() -> None:
     assert average_precision(overlap[:0], sure[:0], (0.5,), is_ordered=False) == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 @given(texts=st.lists(TEXTS, min_size=1, max_size=4))
 def test_any_text_has_a_score(kind: Any, texts: list[str]) -> None:

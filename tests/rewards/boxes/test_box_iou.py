@@ -74,6 +74,7 @@ def test_iou_and_giou_are_those_of_counted_pixels(box: Box, other: Box) -> None:
     assert float(box_overlap(tensor(box), tensor(other), "giou")) == pytest.approx(giou, abs=1e-12)
 
 
+@pytest.mark.slow
 @given(boxes(), boxes())
 def test_diou_and_ciou_are_their_formulas(box: Box, other: Box) -> None:
     iou = len(pixels(box) & pixels(other)) / len(pixels(box) | pixels(other))
@@ -271,6 +272,7 @@ def test_needs_and_targets_of_many_boxes() -> None:
         BoxIou().check(Prompt("find", target={"box": [[0, 0, 0, 1]]}))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("many", [False, True])
 @given(texts=st.lists(TEXTS, min_size=1, max_size=5))
 def test_any_text_has_a_score(many: bool, texts: list[str]) -> None:

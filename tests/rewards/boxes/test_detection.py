@@ -159,6 +159,7 @@ def test_the_best_matching_is_that_of_all_assignments(answer: Answer, truth: lis
     assert sum(float(overlap[pair]) for pair in pairs_by_overlap(overlap)) == pytest.approx(best)
 
 
+@pytest.mark.slow
 @given(ANSWERS, TRUTHS)
 def test_the_matching_by_confidence_is_that_of_a_plain_loop(answer: Answer, truth: list[Box]) -> None:
     ranked = sorted(range(len(answer)), key=lambda n: (-answer[n][1], -max(iou(answer[n][0], t) for t in truth)))

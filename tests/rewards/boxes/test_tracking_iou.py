@@ -63,6 +63,7 @@ BOXES = st.tuples(st.integers(0, 30), st.integers(0, 30), st.integers(1, 30), st
 )
 
 
+@pytest.mark.slow
 @given(st.lists(st.tuples(BOXES, BOXES), min_size=1, max_size=8))
 def test_the_mean_is_torchvisions(pairs: list[tuple[list[int], list[int]]]) -> None:
     said, true = ([pair[side] for pair in pairs] for side in (0, 1))

@@ -137,6 +137,7 @@ def test_an_image_of_another_size_is_compared_at_the_size_of_the_sample(tmp_path
     assert found.abs().max() < 1e-3
 
 
+@pytest.mark.slow
 def test_each_image_of_prompts_is_opened_once(tmp_path: Path) -> None:
     opened: list[int] = []
 

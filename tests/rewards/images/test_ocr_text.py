@@ -189,6 +189,7 @@ def test_any_prompt_is_read_in_linear_time(piece: str) -> None:
         assert len(str(error)) < 1000
 
 
+@pytest.mark.slow
 @given(st.text(max_size=50), st.lists(st.text(max_size=20), max_size=5))
 def test_any_text_is_judged_within_the_range(prompt: str, lines: list[str]) -> None:
     try:

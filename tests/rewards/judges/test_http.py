@@ -105,6 +105,7 @@ def test_several_servers_share_the_requests(serve: Callable[..., str]) -> None:
     assert [sum(own) for own in calls] == [4, 4]
 
 
+@pytest.mark.slow
 def test_a_sample_that_cannot_be_judged_is_masked_alone(serve: Callable[..., str]) -> None:
     reward = client(serve(), needs=frozenset({"texts"}))
     batch = make_batch(
@@ -173,6 +174,7 @@ def test_an_overloaded_or_lost_server_is_asked_again(status: Any, recorded: Reco
     assert waits == [0.5, 1, 2]
 
 
+@pytest.mark.slow
 def test_a_silent_server_is_waited_for_once_and_its_samples_are_masked(waits: list[float]) -> None:
     reward = client("http://127.0.0.1:9", outage_seconds=60.0, batch_size=4, concurrency=1)
     batch = EXACT.random_batch(random.Random(0))
@@ -205,6 +207,7 @@ def test_a_request_that_breaks_the_server_is_tried_three_times(recorded: Recorde
     assert waits == [0.5, 1] and len(recorded.log) == 3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("said", ["x", "{", '{"scores": []}', '{"scores": [{"id": 0, "score": 1.0, "reason": null}]}'])
 def test_a_wrong_reply_masks_its_samples(said: str, recorded: Recorded) -> None:
     recorded.expect_request("/v1/rewards/exact/scores").respond_with_data(said, content_type="application/json")

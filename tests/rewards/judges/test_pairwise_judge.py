@@ -108,6 +108,7 @@ def test_a_judge_of_opposite_words_says_the_opposite(folder: Path, batch: Reward
     torch.testing.assert_close(flipped.score(batch), 1 - usual.score(batch), rtol=0, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_a_judge_that_likes_a_place_best_cannot_tell(
     folder: Path, batch: RewardBatch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -155,6 +156,7 @@ def test_settings_are_checked() -> None:
         PairwiseJudge(questions_at_once=10**18)
 
 
+@pytest.mark.slow
 def test_an_answer_of_several_tokens_is_the_users_error(folder: Path) -> None:
     with pytest.raises(ConfigError, match=r"'Maybe' must be one token, got \d with this model's tokenizer"):
         ready(folder, second="Maybe")

@@ -95,6 +95,7 @@ def test_the_answer_sees_image_and_text(folder: Path, make_batch: Callable[..., 
     assert (first - other_image).abs().min() > 1e-4 and (first - other_text).abs().min() > 1e-4
 
 
+@pytest.mark.slow
 def test_a_model_without_logits_to_keep_says_the_same(
     folder: Path, make_batch: Callable[..., RewardBatch], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -121,6 +122,7 @@ def test_settings_are_checked() -> None:
         VqaScore(yes="No", normalised=True)
 
 
+@pytest.mark.slow
 def test_a_model_that_is_not_there_or_cannot_answer_is_the_users_error(folder: Path, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="cannot load the vision-language model '/no/such"):
         load_vlm("/no/such", CPU)
@@ -130,6 +132,7 @@ def test_a_model_that_is_not_there_or_cannot_answer_is_the_users_error(folder: P
         load_vlm(str(tmp_path / "mute"), CPU)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("value", [math.nan, math.inf])
 def test_an_image_with_nan_cannot_be_judged(value: float, folder: Path, make_batch: Callable[..., RewardBatch]) -> None:
     images = four_images()

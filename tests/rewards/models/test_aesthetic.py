@@ -97,6 +97,7 @@ def test_a_head_that_is_not_there_is_the_users_error(twin: Aesthetic) -> None:
         Aesthetic(model=twin.model, head="/no/such/head.pth").prepare(CPU)
 
 
+@pytest.mark.slow
 def test_a_clip_of_another_width_is_the_users_error(
     twin: Aesthetic, tmp_path: Path, make_batch: Callable[..., RewardBatch]
 ) -> None:

@@ -67,6 +67,7 @@ def test_preprocessing_is_the_processors_own(
     torch.testing.assert_close(found, expected, rtol=0, atol=1.5 * grey_level)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("library", ["transformers", "open_clip"])
 def test_overshoot_of_bicubic_resizing_is_cut_as_8_bits_cut_it(library: Library, folders: dict[Library, Path]) -> None:
     white_square = torch.zeros(1, 3, 64, 64)
@@ -140,12 +141,14 @@ def test_each_different_text_is_encoded_once(library: Library, folders: dict[Lib
     torch.testing.assert_close(found, torch.cat([clip.texts([text]) for text in "babb"]))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("library", ["transformers", "open_clip"])
 def test_a_prompt_longer_than_the_context_is_cut(library: Library, folders: dict[Library, Path]) -> None:
     clip = load_clip(library, str(folders[library]), None, CPU.device)
     assert torch.equal(clip.texts(["z " * 200]), clip.texts(["z " * 300]))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("library", ["transformers", "open_clip"])
 def test_scores_are_in_full_precision_under_autocast(
     library: Library, folders: dict[Library, Path], make_batch: Callable[..., RewardBatch]

@@ -109,6 +109,7 @@ def test_the_score_is_the_published_forward_pass(
     torch.testing.assert_close(found, expected, rtol=0, atol=1e-6 + rounding * float(expected.std()))
 
 
+@pytest.mark.slow
 def test_what_the_published_file_holds_beside_the_network_is_not_read(twin: ImageReward, tmp_path: Path) -> None:
     weights = torch.load(twin.checkpoint, weights_only=True)
     weights |= {"blip.vision_proj.weight": torch.zeros(2, 2), "blip.text_proj.bias": torch.zeros(2)}

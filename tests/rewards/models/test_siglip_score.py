@@ -49,6 +49,7 @@ def test_the_score_is_that_of_transformers(
     torch.testing.assert_close(found, expected, rtol=0, atol=1e-5 + rounding * float(expected.std()))
 
 
+@pytest.mark.slow
 def test_a_short_text_is_padded_to_the_context(twin: SiglipScore, make_batch: Callable[..., RewardBatch]) -> None:
     twin.prepare(CPU)
     images = torch.rand(3, 3, 32, 32, generator=torch.Generator().manual_seed(0))
@@ -57,6 +58,7 @@ def test_a_short_text_is_padded_to_the_context(twin: SiglipScore, make_batch: Ca
     torch.testing.assert_close(alone, beside_a_long_one[:1])
 
 
+@pytest.mark.slow
 def test_capitals_do_not_matter(twin: SiglipScore, make_batch: Callable[..., RewardBatch]) -> None:
     twin.prepare(CPU)
     images = torch.rand(3, 3, 32, 32, generator=torch.Generator().manual_seed(0))

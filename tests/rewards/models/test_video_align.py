@@ -98,6 +98,7 @@ def test_patches_are_those_of_the_processor() -> None:
     assert grid.tolist() == seen["video_grid_thw"].tolist() == [[2, 4, 6]]
 
 
+@pytest.mark.slow
 def test_scores_have_a_gradient_to_every_pair_of_frames(twin: VideoAlign) -> None:
     batch = random_videos(random.Random(1))
     assert batch.outputs.videos is not None

@@ -72,6 +72,7 @@ def test_the_settings() -> None:
             Anls(threshold=threshold)
 
 
+@pytest.mark.slow
 @given(st.text("abc ", max_size=12), st.text("abc", min_size=1, max_size=12), st.sampled_from([0.2, 0.5, 1.0]))
 def test_it_is_one_less_the_distance_of_the_table(text: str, right: str, threshold: float) -> None:
     answer = " ".join(text.split())
@@ -88,6 +89,7 @@ def test_a_target_that_is_no_text_cannot_judge(target: Any) -> None:
         Anls().check(answers([""], {"answer": target}).prompts[0])
 
 
+@pytest.mark.slow
 @given(TEXTS)
 def test_any_text_has_a_score(text: str) -> None:
     for tag in (None, "answer"):

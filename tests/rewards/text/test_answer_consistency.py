@@ -111,6 +111,7 @@ def test_groups_are_compared_apart_and_controls_not_at_all() -> None:
     assert held.score(batch).tolist() == [0, 1, 1, 0]
 
 
+@pytest.mark.slow
 def test_the_likelihood_is_that_of_a_loop_over_tokens(folder: Path, model: LanguageModel) -> None:
     network, tokenizer = LlamaForCausalLM.from_pretrained(folder).eval(), AutoTokenizer.from_pretrained(folder)
     question, thought, answer = "What is it?", "<think>It is red.</think><answer>", "red"

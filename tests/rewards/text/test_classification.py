@@ -86,6 +86,7 @@ def test_the_answer_stands_once_in_its_tag() -> None:
     assert Classification(tag=None).score(answers(texts, {"label": "cat"})).tolist() == [1, 0, 0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["one", "set"])
 @given(texts=st.lists(TEXTS, min_size=1, max_size=5))
 def test_any_text_has_a_score(kind: Any, texts: list[str]) -> None:

@@ -88,6 +88,7 @@ def test_a_number_is_a_number_however_it_is_written() -> None:
     assert judge(["8"], 8.0) == [1]
 
 
+@pytest.mark.slow
 @given(st.lists(TEXTS, min_size=1, max_size=5))
 def test_any_text_has_a_score(texts: list[str]) -> None:
     for kind in ("exact", "fuzzy", "relative"):

@@ -117,6 +117,7 @@ def test_impossible_tags_are_refused(tags: tuple[str, ...]) -> None:
         FormatTags(tags=tags)
 
 
+@pytest.mark.slow
 @given(TEXTS)
 def test_any_text_has_a_score_and_what_has_the_format_can_be_read(text: str) -> None:
     for reward in (FormatTags(), FormatTags(is_graded=True), FormatTags(tags=("think",), boxed=True, is_graded=True)):

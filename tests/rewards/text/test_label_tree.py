@@ -85,6 +85,7 @@ def test_the_labels_stand_once_in_their_tag() -> None:
     assert LabelTree(tag=None).score(answers(texts[:2], {"faults": FAULTS})).tolist() == [1, 0]
 
 
+@pytest.mark.slow
 @given(texts=st.lists(TEXTS, min_size=1, max_size=5))
 def test_any_text_has_a_score(texts: list[str]) -> None:
     check_scores(LabelTree(), answers(texts, {"faults": FAULTS}))

@@ -52,6 +52,7 @@ def test_the_bonus_by_hand() -> None:
     assert judge([right] * 4, [1, 2, 3, 4], shortest=2, longest=3) == [0, 1, 1, 0]
 
 
+@pytest.mark.slow
 @given(st.lists(st.tuples(st.booleans(), st.integers(300, 530)), min_size=8, max_size=8), st.integers(1, 4))
 def test_it_is_what_a_loop_over_groups_gives(samples: list[tuple[bool, int]], min_right: int) -> None:
     expected = []

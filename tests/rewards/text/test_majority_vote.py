@@ -84,6 +84,7 @@ def test_controls_neither_vote_nor_score() -> None:
     assert MajorityVote(tag=None).score(batch).tolist() == [1, 0, 0, 1]
 
 
+@pytest.mark.slow
 @given(st.lists(st.sampled_from("abc"), min_size=1, max_size=9))
 def test_a_slow_count_agrees(texts: list[str]) -> None:
     ranked = Counter(texts).most_common()

@@ -182,6 +182,7 @@ def test_what_goes_to_math_verify_is_short_and_closes_its_braces(text: str) -> N
     assert 0 < len(latex) <= MAX_LETTERS and "\\boxed{" not in latex
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(120)
 @given(TEXTS)
 @settings(deadline=None, max_examples=40)

@@ -123,6 +123,7 @@ def test_several_right_letters_by_hand(text: str, exact: float, soft: float) -> 
         assert judge(text, target, is_soft=True) == soft
 
 
+@pytest.mark.slow
 @given(st.sets(st.sampled_from("ABCDEF"), min_size=1), st.sets(st.sampled_from("ABCDEF"), min_size=1))
 def test_soft_scores_are_those_of_sets(said: set[str], right: set[str]) -> None:
     """TW-GRPO's definition, on sets."""

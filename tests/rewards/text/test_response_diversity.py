@@ -55,6 +55,7 @@ def test_distinct_runs_by_hand() -> None:
     assert judge(["cat", "cat sits"]) == [1, 1]  # fewer than two words are one run
 
 
+@pytest.mark.slow
 @given(st.lists(SENTENCES, min_size=2, max_size=5))
 def test_distinct_shares_sum_to_what_distinct_n_counts_once(texts: list[str]) -> None:
     """Runs that only one answer has, counted over the whole group, in sets."""
@@ -87,6 +88,7 @@ def test_embeddings_are_compared_in_pairs(folder: Path) -> None:
     assert found == pytest.approx(expected, abs=1e-5) and found[0] == pytest.approx(found[2])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["distinct", "self_bleu", "embedding"])
 def test_edges(kind: Any, folder: Path) -> None:
     settings = {"kind": kind, "model": str(folder)}

@@ -46,6 +46,7 @@ def test_repeating_and_adding_never_gain() -> None:
     assert once == 1 and twice == pytest.approx(2 * 2 / 6) and more == pytest.approx(2 * 2 / 7)
 
 
+@pytest.mark.slow
 def test_other_scripts_count() -> None:
     from rouge_score.rouge_scorer import RougeScorer
 

@@ -118,6 +118,7 @@ def test_bmas_by_a_loop(folder: Path) -> None:
     assert max(judge(prepared(folder), texts[1:3], "abc")) < 0.99, "sentences do"
 
 
+@pytest.mark.slow
 def test_a_reference_is_embedded_once(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     reward, seen = prepared(folder), list[str]()
     embedder = load_embedder(str(folder), "mean", CPU.device)
@@ -141,12 +142,14 @@ def test_a_reference_is_embedded_once(folder: Path, monkeypatch: pytest.MonkeyPa
     assert len(seen) == 2 and "a lake" not in seen, "two are kept, the newest"
 
 
+@pytest.mark.slow
 def test_of_several_references_the_best_counts(folder: Path) -> None:
     reward = prepared(folder)
     one, two = judge(reward, ["a cat"], "a dog"), judge(reward, ["a cat"], "the sea")
     assert judge(reward, ["a cat"], ["a dog", "the sea"]) == pytest.approx([max(one + two)], abs=1e-6)
 
 
+@pytest.mark.slow
 def test_a_prefix_stands_before_both_texts(folder: Path) -> None:
     plain, led = prepared(folder), prepared(folder, prefix="query: ")
     assert judge(led, ["a cat"], "a dog") == pytest.approx(judge(plain, ["query: a cat"], "query: a dog"), abs=1e-5)
@@ -164,6 +167,7 @@ def test_a_text_longer_than_the_model_reads_is_not_cut(folder: Path) -> None:
     SemanticSimilarity().check(answers(["a"], {"answer": truth + "a"}).prompts[0])  # nobody knows yet
 
 
+@pytest.mark.slow
 def test_marks_of_the_models_own_are_text_in_an_answer(folder: Path) -> None:
     reward = prepared(folder)
     assert judge(reward, ["<eos>" * 51, "<eos>" * 52], "sea")[1] == 0, "5 tokens each, of 256"
@@ -234,6 +238,7 @@ def test_without_the_package_an_error_names_the_extra(folder: Path, monkeypatch:
         prepared(folder)
 
 
+@pytest.mark.slow
 def test_a_folder_of_sentence_transformers_is_read_as_it_says(folder: Path, tmp_path: Path) -> None:
     """Its layout since version 2: the encoder in a folder of its own, a flag for each pooling, a limit, a prompt."""
     changed(folder, tmp_path / "0_Transformer", "README.md", None)

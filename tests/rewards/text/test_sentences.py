@@ -39,6 +39,7 @@ def test_a_target_that_is_no_text_is_an_error(make: Make, answer: object) -> Non
         make(None).score(answers(["a"], {"answer": answer}))
 
 
+@pytest.mark.slow
 @each
 @given(texts=st.lists(TEXTS, min_size=1, max_size=3))
 def test_any_text_has_a_score(make: Make, texts: list[str]) -> None:

@@ -19,6 +19,7 @@ def judge(texts: list[str], answer: Any, **settings: Any) -> list[float]:
     return found
 
 
+@pytest.mark.slow
 @given(answered=SENTENCES, reference=SENTENCES)
 def test_the_table_of_all_prefixes_agrees(answered: str, reference: str) -> None:
     from torchmetrics.functional.text import word_error_rate  # takes seconds to import

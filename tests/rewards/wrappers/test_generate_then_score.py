@@ -144,6 +144,7 @@ def test_an_answer_without_a_text_is_left_out_and_never_scores_zero(reward: Any)
     )
 
 
+@pytest.mark.slow
 def test_only_what_stands_in_the_tag_is_drawn(reward: Any) -> None:
     tagged = replace(reward, tag="prompt")
     batch = written("thoughts <prompt>red circle top left</prompt>", "blue cross bottom right", "<prompt> </prompt>")

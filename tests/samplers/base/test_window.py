@@ -125,6 +125,7 @@ def test_the_window_of_a_group_changes_with_every_part_of_its_key(mode: Any) -> 
     assert base != [window.steps(20, GroupKey(0, n, 0, 1)) for n in range(20)]
 
 
+@pytest.mark.slow
 @given(
     mode=st.sampled_from(["random", "subset", "sliding"]),
     schedule=st.sampled_from(["progressive", "random", "decay", "exp_decay"]),

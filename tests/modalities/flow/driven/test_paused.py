@@ -88,6 +88,7 @@ def test_an_error_inside_is_raised_in_the_caller_and_ends_the_thread() -> None:
         made.resume()
 
 
+@pytest.mark.slow
 def test_no_thread_is_left_by_close_nor_by_an_object_that_nobody_closes() -> None:
     before = threads()
     closed, dropped = (paused(lambda channel: channel.ask("waits")) for _ in range(2))

@@ -67,6 +67,7 @@ def test_a_rank_without_a_slot_is_refused() -> None:
         arguments_of(Served("a/b", "float32", 513, False, None, None), "http://127.0.0.1:1", can_sleep=False)
 
 
+@pytest.mark.slow
 def test_a_server_ends_with_all_its_processes(tmp_path: Path) -> None:
     made = Launched([sys.executable, "-c", SERVER, str(tmp_path / "pids")], {}, tmp_path / "log")
     made.wait_until((tmp_path / "pids").is_file, 20)
@@ -78,6 +79,7 @@ def test_a_server_ends_with_all_its_processes(tmp_path: Path) -> None:
     made.end()
 
 
+@pytest.mark.slow
 def test_a_server_ends_where_its_run_is_killed(tmp_path: Path) -> None:
     run = subprocess.Popen(
         [sys.executable, guard.__file__, sys.executable, "-c", SERVER, str(tmp_path / "pids")], stdin=subprocess.PIPE
@@ -89,6 +91,7 @@ def test_a_server_ends_where_its_run_is_killed(tmp_path: Path) -> None:
     until(lambda: not is_running(front) and not is_running(worker))
 
 
+@pytest.mark.slow
 def test_what_a_server_leaves_is_ended_where_its_first_process_is_killed(tmp_path: Path) -> None:
     made = Launched([sys.executable, "-c", SERVER, str(tmp_path / "pids")], {}, tmp_path / "log")
     front, worker = numbers_in(tmp_path / "pids")
@@ -97,6 +100,7 @@ def test_what_a_server_leaves_is_ended_where_its_first_process_is_killed(tmp_pat
     made.end()
 
 
+@pytest.mark.slow
 def test_a_server_that_ends_at_once_shows_its_last_words(tmp_path: Path) -> None:
     made = Launched([sys.executable, "-c", "print('no memory'); raise SystemExit(3)"], {}, tmp_path / "log")
     with pytest.raises(ConfigError, match=r"(?s)ended before it answered; the end of its log, .*no memory"):
@@ -111,6 +115,7 @@ def test_a_command_that_is_not_there_is_said(tmp_path: Path) -> None:
     made.end()
 
 
+@pytest.mark.slow
 def test_a_server_that_never_answers_is_ended(tmp_path: Path) -> None:
     made = Launched([sys.executable, "-c", SERVER, str(tmp_path / "pids")], {}, tmp_path / "log")
     front, _ = numbers_in(tmp_path / "pids")

@@ -61,6 +61,7 @@ def read_by(made: Video, *clips: Clip, images: int = 0) -> tuple[Prompt, Encoded
     return prompt, made.encode([prompt])[0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", slow_but(QWEN, "qwen2_5_vl"))
 def test_answers_about_videos_are_those_of_the_own_rollout(family: str) -> None:
     here, there = policy(family), policy(family, engine=started(TinyVllm(twin(family), load)))
@@ -81,6 +82,7 @@ def test_a_config_of_videos_with_an_engine_runs_small_without_vllm() -> None:
     assert found.pop("is_good"), found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", slow_but(QWEN, "qwen2_5_vl", "qwen3_vl"))
 @pytest.mark.parametrize("fps", [2.0, 0.7])
 def test_a_server_reads_the_tensors_and_positions_of_the_run(family: str, fps: float) -> None:
@@ -129,6 +131,7 @@ def test_the_name_of_an_item_is_that_of_its_content() -> None:
     assert names[0] == names[1] != names[2]
 
 
+@pytest.mark.slow
 def test_the_seconds_of_a_step_give_the_positions_of_the_run_whatever_its_rounding() -> None:
     for clock in (1.0, 2.0, 25.0):
         for number in range(1, 400, 3):

@@ -211,6 +211,7 @@ def test_weights_are_sent_when_they_change_and_only_then(tmp_path: Path) -> None
     assert made._num_syncs == 3
 
 
+@pytest.mark.slow
 def test_an_adapter_is_loaded_under_a_new_name_and_the_one_before_unloaded(tmp_path: Path) -> None:
     with replaying(START) as recorded:
         made = engine(recorded.url, tmp_path)
@@ -365,6 +366,7 @@ def test_requests_go_to_the_shortest_queue_and_those_of_a_prompt_to_one_server(t
         assert nowhere is None
 
 
+@pytest.mark.slow
 def test_a_server_sleeps_between_rollouts_and_wakes_for_the_next(tmp_path: Path) -> None:
     with replaying(START) as recorded:
         made = engine(recorded.url, tmp_path, sleep=1)
@@ -377,6 +379,7 @@ def test_a_server_sleeps_between_rollouts_and_wakes_for_the_next(tmp_path: Path)
         made.rest()
 
 
+@pytest.mark.slow
 def test_weights_are_sent_again_to_a_server_that_dropped_them_in_its_sleep(tmp_path: Path) -> None:
     with replaying(START) as recorded:
         made = engine(recorded.url, tmp_path, sleep=2)
@@ -387,6 +390,7 @@ def test_weights_are_sent_again_to_a_server_that_dropped_them_in_its_sleep(tmp_p
         made.follow({"w": torch.zeros(2)}, whole_model, 2)
 
 
+@pytest.mark.slow
 def test_a_server_without_sleep_mode_is_told_how_to_be_started(tmp_path: Path) -> None:
     with replaying(START) as recorded:
         made = engine(recorded.url, tmp_path, sleep=1)
@@ -437,6 +441,7 @@ def test_an_adapter_that_a_server_no_longer_has_is_sent_again(tmp_path: Path) ->
         gc.collect()  # an error that was caught holds frames of the engine
 
 
+@pytest.mark.slow
 def test_log_probs_of_another_distribution_are_found_out_at_the_start(tmp_path: Path) -> None:
     for raw in ([probe(2, -3.5)], [probe(2), probe(0, -0.7)]):  # the second model nearly always repeats the prompt
         with replaying([MODELS, *raw] * 2) as recorded:
@@ -468,6 +473,7 @@ def test_a_server_that_names_no_model_is_none(models: Any, tmp_path: Path) -> No
         engine(recorded.url, tmp_path).follow({"w": torch.zeros(2)}, whole_model, 2)
 
 
+@pytest.mark.slow
 def test_a_failed_sync_is_made_again_under_another_name(tmp_path: Path) -> None:
     with replaying(START) as recorded:
         made = engine(recorded.url, tmp_path)

@@ -51,6 +51,7 @@ def test_images_come_before_the_text_and_lose_nothing() -> None:
     assert user["content"][0]["image_url"]["url"] == data_url(image)
 
 
+@pytest.mark.slow
 def test_first_words_are_summed_over_their_spellings() -> None:
     response = first_words({"Yes": math.log(0.5), " yes": math.log(0.1), "No": math.log(0.2), "the": -3.0})
     (reply,), served = replies_of(lambda body: (200, response), Question("?", words=("yes", "no")))
@@ -82,6 +83,7 @@ def test_probabilities_that_are_not_told_are_no_reply() -> None:
     assert isinstance(reply, UnansweredError) and "top_logprobs" in str(reply)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("first", [(429, {"error": {"message": "busy"}}), (500, "oops"), (503, "{}"), (200, None)])
 def test_a_busy_or_broken_server_is_asked_again(first: tuple[int, Any]) -> None:
     times = [0]
@@ -102,6 +104,7 @@ def test_an_outage_is_waited_for_once_and_not_by_each_question() -> None:
     assert 31 <= len(served.bodies) <= 33  # the first is asked again after half a second
 
 
+@pytest.mark.slow
 def test_a_slow_server_is_waited_for_until_the_deadline_only() -> None:
     done = threading.Event()
 
@@ -130,6 +133,7 @@ def test_a_wrong_key_ends_it_and_is_in_no_message(monkeypatch: pytest.MonkeyPatc
         check_key(JudgeModel(url="http://x/v1", key_variable="MY_KEY"))
 
 
+@pytest.mark.slow
 def test_options_that_a_server_does_not_take_are_left_out() -> None:
     def answer(body: dict[str, Any]) -> tuple[int, Any]:
         if "max_tokens" in body:
@@ -153,6 +157,7 @@ def test_a_request_that_is_refused_for_itself_is_unanswered_alone() -> None:
     assert "content policy" in str(replies[1])
 
 
+@pytest.mark.slow
 def test_a_schema_is_sent_where_the_server_keeps_to_one() -> None:
     question = Question("?", schema={"type": "object"})
     for is_structured in (True, False):
