@@ -46,13 +46,7 @@ test: TYPES = mmrl# and what is linked in it; `make lint` and .ci/run check the 
 test: setup ## lint and the fast tests, side by side; with COVERAGE=--cov the lines that they reach
 	@$(MAKE) --no-print-directory -j2 lint test-fast TYPES="$(TYPES)"
 
-# Once after an installation, beside the linters: else each of the workers would compile the same libraries.
-$(VENV)/.compiled: $(VENV)/.installed
-	@PYTHONDONTWRITEBYTECODE= $(RUN) -W ignore -c "import datasets, matplotlib.pyplot, openai, sentence_transformers, sympy, \
-	torch._dynamo, torch._inductor.config, mmrl.modalities.vision_language, mmrl.modalities.tiny.pipelines.families"
-	@touch $@
-
-test-fast: setup $(VENV)/.compiled
+test-fast: setup
 	$(PYTEST) $(FAST) $(COVERAGE)
 
 test-slow: setup ## the slow tests
