@@ -16,6 +16,10 @@ class _Quiet(WSGIRequestHandler):
     def log(self, type: str, message: str, *args: Any) -> None:
         """Writes nothing to stderr."""
 
+    def connection_dropped(self, error: BaseException, environ: Any = None) -> None:
+        """Ends the connection of a request that is not answered, for which its client would wait."""
+        self.close_connection = True
+
 
 def in_json(value: Any, status: int = 200) -> Response:
     """Returns a response with a value as JSON; None is an empty body, and a text is sent as it is."""
