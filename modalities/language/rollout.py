@@ -36,6 +36,7 @@ from ..tokens.vllm.launch import Served
 from ..tokens.vllm.prompts import question_of
 from ..tokens.vllm.protocol import Question, SamplingParams
 from ..tokens.vllm.tower_check import TRIED_ANSWERS, TRIED_TOKENS, Trial, check_tower
+from ..tokens.vllm.weights import fingerprint
 from .model import SharingMode, TokenModel
 
 _TRIED_AT_ONCE = 16
@@ -302,8 +303,9 @@ class TokenGenerator(TokenModel, Checked):
             service.follow(tensors, self.export, probe)
         else:
             service.get_ready(probe)
-            if self.lockstep.maximum(int(not service.has(tensors))):
-                service.send(tensors, self.export_gathered)
+            now = fingerprint(tensors.values())
+            if self.lockstep.maximum(int(not service.has(now))):
+                service.send(now, self.export_gathered)
         service.has_guests = True
         return service.weights
 
@@ -311,7 +313,7 @@ class TokenGenerator(TokenModel, Checked):
         """Takes part in `send_weights` of the main process, where each process holds a shard of the weights."""
         assert self.engine is not None and self.lockstep is not None, "asked of sharded policies with an engine"
         service = self._engine_client(self.engine)
-        if self.lockstep.maximum(int(not service.has(self.weights.parameters))):
+        if self.lockstep.maximum(int(not service.has(fingerprint(self.weights.parameters.values())))):
             self.export_gathered(None)
 
     def recover_engine(self, error: Lost) -> None:

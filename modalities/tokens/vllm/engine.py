@@ -221,8 +221,9 @@ class VllmEngine:
             export(folder)
 
         self.get_ready(probe)
-        if not self.has(tensors):
-            self.send(tensors, write)
+        now = fingerprint(tensors.values())
+        if not self.has(now):
+            self.send(now, write)
 
     def get_ready(self, probe: int) -> None:
         """Starts, wakes and meets the servers, as far as that is needed, once what is sampled ahead is there."""
@@ -236,12 +237,15 @@ class VllmEngine:
                 replica.meet(probe)
         self._folder()
 
-    def has(self, tensors: Mapping[str, Tensor]) -> bool:
-        """Returns whether the servers have these tensors, or, of sharded ones, what this process holds of them."""
-        return fingerprint(tensors.values()) == self._weights
+    def has(self, weights: tuple[int, ...]) -> bool:
+        """Returns whether the servers have the weights of this fingerprint; of sharded ones, of this process's part."""
+        return weights == self._weights
 
-    def send(self, tensors: Mapping[str, Tensor], write: Callable[[Path], None]) -> None:
-        """Sends the weights now in place; `write` makes a folder of them, and is called before anything can fail."""
+    def send(self, weights: tuple[int, ...], write: Callable[[Path], None]) -> None:
+        """Sends the weights now in place, whose fingerprint is given.
+
+        `write` makes a folder of them, and is called before anything can fail.
+        """
         self._weights = None  # unknown if this fails
         name = f"{self._name}-{self._num_syncs}"  # of the next sync
         self._num_syncs += 1  # of a failed sync as well: a server may hold a part of it under its name
@@ -251,7 +255,7 @@ class VllmEngine:
             list(pool.map(lambda replica: self._give(replica, name), self._replicas))
         while len(self._folders) > 1:
             shutil.rmtree(self._folders.pop(0), ignore_errors=True)
-        self._weights = fingerprint(tensors.values())
+        self._weights = weights
         log.info("the vLLM servers at %s have the weights of sync %d", self.settings.urls, self._num_syncs)
 
     def _give(self, replica: Replica, name: str) -> None:
