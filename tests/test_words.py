@@ -104,8 +104,9 @@ def _is_module(tree: ast.AST) -> bool:
 
 # Lines that may declare a name: few of them have a replaced word, and only files with such a line are parsed.
 DECLARING = re.compile(
-    r"^(?=(?:[ \t]*(?:async[ \t]+)?(?:def|class)[ \t]+|[ \t]*(?=\w+:)|(?=\w+ *=))(\w+))", re.MULTILINE
+    r"(?:(?:\b(?:def|class)[ \t]+)|^[ \t]*(?=\w+[ \t]*:)|(?:^|=[ \t]*)(?=\w+[ \t]*=(?!=)))(\w+)", re.MULTILINE
 )
+BETWEEN_LITERALS = re.compile(r"""["']\s*[a-zA-Z]{0,2}["']""")
 
 
 def complaints(source: str) -> list[str]:
@@ -121,7 +122,8 @@ def complaints(source: str) -> list[str]:
 
 def metrics_in(source: str) -> list[str]:
     """The names of metrics, and the texts that look like such, with a word that is replaced."""
-    if not any(words_of(text) & FORMS for text in re.findall(r"[a-z_]+(?:/[a-z_]+)+/?", source)):
+    joined = BETWEEN_LITERALS.sub("", source)  # as Python joins texts that follow each other
+    if not any(words_of(text) & FORMS for text in re.findall(r"[a-z_]+(?:/[a-z_]+)+/?", f"{source}\n{joined}")):
         return []
     texts = [node.value for node in ast.walk(parsed(source)) if isinstance(node, ast.Constant)]
     found = [text for text in texts if isinstance(text, str) and METRIC.fullmatch(text)]
