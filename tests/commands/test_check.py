@@ -21,7 +21,6 @@ from mmrl.core.declarations import AdvantageDeclaration
 from mmrl.modalities.sd3 import StableDiffusion3
 from mmrl.rewards.images.jpeg_size import JpegSize
 from mmrl.training.trainer import Trainer
-from tests.parameters import slow_but
 
 SHARED = {
     "share_noise": True,
@@ -130,18 +129,14 @@ def tiny(**changes: Any) -> dict[str, Any]:
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "changes",
-    slow_but(
-        [
-            {},
-            {"sampler": LAB["sampler"] | {"guidance_scale": 2.0}},
-            {"updates": {"epochs": 2, "minibatches": 2, "old": "recomputed", "micro_batch": 1}, "rollout_groups": 1},
-            {"loss": {"name": "grpo", "kl_coef": 0.1}, "prompts_per_iteration": 7, "group_size": 9},
-            {"loss": {"name": "rebel"}, "updates": {"micro_batch": 2}},
-            NFT,
-        ],
+    [
         {},
+        {"sampler": LAB["sampler"] | {"guidance_scale": 2.0}},
+        {"updates": {"epochs": 2, "minibatches": 2, "old": "recomputed", "micro_batch": 1}, "rollout_groups": 1},
+        {"loss": {"name": "grpo", "kl_coef": 0.1}, "prompts_per_iteration": 7, "group_size": 9},
+        {"loss": {"name": "rebel"}, "updates": {"micro_batch": 2}},
         NFT,
-    ),
+    ],
     ids=["shared state", "guidance", "recomputed", "penalty", "pairs in micro-batches", "nft"],
 )
 def test_a_sound_config_passes(changes: dict[str, Any]) -> None:

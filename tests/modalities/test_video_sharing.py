@@ -13,7 +13,6 @@ from mmrl.modalities.video import Video
 from mmrl.plans.answers import AnswerPlan
 from tests.clips import clip
 from tests.modalities.test_vision_language_sharing import assert_equal, evaluated
-from tests.parameters import slow_but
 from tests.vision_twins import keys, picture, twin
 
 FAMILIES = ("qwen2_vl", "qwen2_5_vl", "qwen3_vl", "internvl")
@@ -41,8 +40,8 @@ def plain(family: str) -> tuple[Rollout, dict[str, torch.Tensor]]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("checkpointing", slow_but([False, True], False))
-@pytest.mark.parametrize("way", slow_but(["cache", "packed"], "packed"))
+@pytest.mark.parametrize("checkpointing", [False, True])
+@pytest.mark.parametrize("way", ["cache", "packed"])
 @pytest.mark.parametrize("family", FAMILIES)
 def test_sharing_is_exact_with_video(family: str, way: Any, checkpointing: bool) -> None:
     drawn, expected = plain(family)

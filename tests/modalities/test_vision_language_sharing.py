@@ -119,7 +119,7 @@ def test_the_side_of_the_padding_changes_nothing(family: str, way: str, monkeypa
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("family", slow_but(FAMILIES, "qwen2_5_vl", "gemma3"))
+@pytest.mark.parametrize("family", FAMILIES)
 def test_eager_attention_takes_the_tree_mask_too(family: str) -> None:
     # Against the plain batch of eager attention: it rounds otherwise than sdpa does, Gemma 3's gradients by 2e-5.
     expected = shared(family, "full", sharing="none", attention="eager")

@@ -14,7 +14,6 @@ from mmrl.modalities.loading.lora import Lora
 from mmrl.modalities.tiny.vision_language import BUILDERS
 from mmrl.modalities.vision_language import VisionLanguage
 from tests import vision_twins
-from tests.parameters import slow_but
 
 ALL = DecisionView(torch.arange(9))
 
@@ -104,7 +103,7 @@ def test_an_adapter_folder_is_peft_s_own(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("family", slow_but(BUILDERS, "qwen2_5_vl", "gemma3"))
+@pytest.mark.parametrize("family", BUILDERS)
 def test_an_exported_model_is_loaded_as_it_was(family: str, tmp_path: Path) -> None:
     policy = vision_twins.policy(family)
     rollout = vision_twins.rollout(policy, 4)
@@ -119,7 +118,7 @@ def test_an_exported_model_is_loaded_as_it_was(family: str, tmp_path: Path) -> N
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("family", slow_but(BUILDERS, "qwen2_5_vl"))
+@pytest.mark.parametrize("family", BUILDERS)
 def test_it_runs_in_bfloat16(family: str) -> None:
     for settings in ({"lora": Lora(rank=2)}, {"vision": "frozen"}):
         policy = vision_twins.policy(family, dtype=torch.bfloat16, **settings)

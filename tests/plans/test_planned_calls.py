@@ -6,7 +6,6 @@ import pytest
 
 from mmrl.commands.check import check_tiny
 from mmrl.core.config import check_config
-from tests.parameters import slow_but
 
 FLOW: dict[str, Any] = {"num_steps": 4, "sigmas": "uniform"}
 FORKING: list[dict[str, Any]] = [
@@ -24,7 +23,7 @@ CASES = [  # of loss and epochs; those that share nothing new are for `make test
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("sampler", slow_but(FORKING, FORKING[0], FORKING[2]), ids=lambda sampler: sampler["name"])
+@pytest.mark.parametrize("sampler", FORKING, ids=lambda sampler: sampler["name"])
 @pytest.mark.parametrize(("loss", "epochs"), CASES)
 def test_forking_plans_make_the_calls_that_were_planned(
     sampler: dict[str, Any], loss: dict[str, Any], epochs: int

@@ -19,7 +19,6 @@ from mmrl.run_directory.lock import LOCK
 from mmrl.run_directory.manifest import write_manifest
 from mmrl.run_directory.resumed_settings import differences, kept_settings
 from mmrl.system.errors import ConfigError
-from tests.parameters import slow_but
 from tests.tiny_runs import SDE, SMALL
 
 Edit = Callable[[dict[str, Any]], Any]
@@ -103,9 +102,7 @@ ONE_OF_EACH_KIND = (
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "name", slow_but(EDITS, *ONE_OF_EACH_KIND, "a weight", "averaging dropped", "a key that nobody knows")
-)
+@pytest.mark.parametrize("name", EDITS)
 def test_an_edit_between_stop_and_resume_is_named(run: Path, name: str) -> None:
     edit, said = EDITS[name]
     edit_file(run, edit)

@@ -13,7 +13,6 @@ import torch
 
 from mmrl.cli import main
 from mmrl.system.errors import ConfigError, RunError
-from tests.parameters import slow_but
 from tests.tiny_cli import CommandLine, command_line
 from tests.tiny_runs import arguments, tensors
 
@@ -45,7 +44,7 @@ def test_a_reward_that_always_returns_nan_ends_the_run(cli: CommandLine) -> None
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", slow_but(["nft", "policy_gradient", "vision_language"], "nft"))
+@pytest.mark.parametrize("kind", ["nft", "policy_gradient", "vision_language"])
 @pytest.mark.parametrize("reward", ["RaisesForSome", "NanForSome"])
 def test_samples_that_a_reward_cannot_judge_are_counted_and_left_out(cli: CommandLine, kind: str, reward: str) -> None:
     share = ["scoring.max_failed_share=1", "evaluation=null", "iterations=3", "checkpoint.keep=9"]
@@ -71,11 +70,7 @@ def test_samples_that_no_reward_could_judge_teach_nothing(cli: CommandLine) -> N
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "degenerate"),
-    slow_but(
-        [*(("policy_gradient", how) for how in ("keep", "drop", "refill")), ("vision_language", "keep")],
-        ("policy_gradient", "keep"),
-        ("policy_gradient", "refill"),
-    ),
+    [*(("policy_gradient", how) for how in ("keep", "drop", "refill")), ("vision_language", "keep")],
 )
 def test_equal_rewards_are_counted_and_leave_the_weights_alone(cli: CommandLine, kind: str, degenerate: str) -> None:
     settings = [f"groups.degenerate={degenerate}", "evaluation=null", "iterations=2", "checkpoint.keep=9"]

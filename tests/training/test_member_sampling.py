@@ -21,7 +21,6 @@ from mmrl.training.member_sampling import check_min_advantage, member_importance
 from mmrl.training.processes import Processes
 from mmrl.training.update import Updater, views_of
 from tests.linear_flow import LinearFlow
-from tests.parameters import slow_but
 from tests.toys import GroupPreference, ToyTokens, loss_batch, toy_rollout
 
 KEY = GroupKey(3, 1, 0)
@@ -55,7 +54,7 @@ def subsets(probability: list[float]) -> Iterator[tuple[float, Tensor]]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("micro_batch", slow_but([1, 100], 100))
+@pytest.mark.parametrize("micro_batch", [1, 100])
 @pytest.mark.parametrize("loss", [
     Grpo(clip_low=0.02, clip_high=0.02, kl_coef=0.3, kl="k3"),
     Grpo(clip_low=0.02, clip_high=0.02, normalise="group"),

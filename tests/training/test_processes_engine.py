@@ -9,7 +9,6 @@ import pytest
 
 from mmrl.modalities.tokens.vllm.tiny_server import TinyVllm, serve
 from tests.modalities.tokens.vllm.test_vllm_runs import load
-from tests.parameters import slow_but
 from tests.process_runs import assert_same_run, metrics, mmrl, train
 from tests.training.test_processes_texts import FULL, LORA, grpo, write_questions
 from tests.vision_twins import twin
@@ -27,7 +26,7 @@ def counting_server(asked: Counter[str]) -> str:
 
 
 @pytest.mark.slow  # five processes that train
-@pytest.mark.parametrize("modality", slow_but([FULL, LORA], FULL))
+@pytest.mark.parametrize("modality", [FULL, LORA])
 def test_four_processes_with_two_servers_make_the_run_of_one_with_one(modality: dict[str, Any], tmp_path: Path) -> None:
     asked: list[Counter[str]] = [Counter() for _ in range(3)]
     urls = [counting_server(counter) for counter in asked]
@@ -41,7 +40,7 @@ def test_four_processes_with_two_servers_make_the_run_of_one_with_one(modality: 
 
 
 @pytest.mark.slow  # three processes that train
-@pytest.mark.parametrize("modality", slow_but([FULL, LORA], FULL))
+@pytest.mark.parametrize("modality", [FULL, LORA])
 def test_processes_that_share_the_weights_send_them_and_make_the_run_of_one(
     modality: dict[str, Any], tmp_path: Path
 ) -> None:

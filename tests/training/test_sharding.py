@@ -40,7 +40,6 @@ def _gradients_and_step() -> dict[str, Any]:
     return found
 
 
-@pytest.mark.slow  # two processes, which import everything
 def test_gradients_are_summed_and_clipped_over_all_shards() -> None:
     main, other = in_processes(_gradients_and_step, 2)
     for is_tied in (True, False):

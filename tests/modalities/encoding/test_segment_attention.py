@@ -21,7 +21,7 @@ from mmrl.modalities.encoding.segment_attention import (
     use_segments,
 )
 from mmrl.modalities.encoding.tower import sized
-from tests.parameters import in_one_test, slow_but
+from tests.parameters import in_one_test
 
 SMALL = {"depth": 2, "hidden_size": 32, "num_heads": 2, "intermediate_size": 32, "out_hidden_size": 16}
 TOWERS: dict[str, tuple[str, str, dict[str, Any]]] = {
@@ -77,7 +77,7 @@ class Calls(TorchFunctionMode):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("grid", slow_but(GRIDS, GRIDS[1]))
+@pytest.mark.parametrize("grid", GRIDS)
 @pytest.mark.parametrize("family", TOWERS)
 def test_a_tower_makes_what_it_makes_window_by_window_gradients_included(family: str, grid: list[list[int]]) -> None:
     network, sizes = tower(family), torch.tensor([one for one in grid if one[0] == 1 or family != "glm4v"])

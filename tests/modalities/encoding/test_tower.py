@@ -15,7 +15,6 @@ from mmrl.modalities.tokens.attention import FLEX, SEGMENTS, Attention
 from mmrl.modalities.vision_language import VisionLanguage
 from tests import vision_twins
 from tests.modalities.test_vision_language_sharing import assert_equal, evaluated, ragged
-from tests.parameters import slow_but
 
 FAMILIES = ("qwen2_vl", "qwen2_5_vl", "qwen3_vl")
 CALLS = torch.arange(9)
@@ -62,7 +61,7 @@ def test_features_made_ahead_give_the_update_of_the_networks_own(family: str, sh
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("family", slow_but(FAMILIES, "qwen2_5_vl"))
+@pytest.mark.parametrize("family", FAMILIES)
 def test_kept_features_change_no_bit_of_an_update(family: str) -> None:
     results = []
     for kept in (2.0, 0.0):

@@ -10,7 +10,6 @@ from mmrl.core.data import Prompt
 from mmrl.core.plugins import build
 from mmrl.core.views import OutputsView
 from tests.diffusion_twins import KEY, KINDS, policy_of, twin
-from tests.parameters import slow_but
 
 
 def check(policy: Any, text: str, sampler: Any) -> None:
@@ -33,7 +32,7 @@ def test_stable_diffusion_3(lab_policy: Any, sampler: dict[str, Any]) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", slow_but(KINDS, "stable_diffusion"))
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("sampler", [{"name": "ode"}, {"name": "ddim", "eta": 1.0, "guidance_scale": 2.0}])
 def test_stable_diffusion(kind: str, sampler: dict[str, Any], tmp_path: Path) -> None:
     check(policy_of(twin(kind, tmp_path)), "a cat", build("samplers", {"num_steps": 3} | sampler))

@@ -15,7 +15,6 @@ from mmrl.core.views import DenoisingView
 from mmrl.losses.diffusion_dpo import DiffusionDpo
 from mmrl.modalities.loading.lora import Lora
 from tests.diffusion_twins import KINDS, PREDICTIONS, SHAPE, policy_of, twin, with_scheduler
-from tests.parameters import slow_but
 
 
 class Recording(torch.nn.Module):
@@ -109,7 +108,7 @@ def test_an_empty_negative_prompt_of_xl_is_zeros_where_the_checkpoint_says_so(ba
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", slow_but(KINDS, "stable_diffusion"))
+@pytest.mark.parametrize("kind", KINDS)
 def test_an_exported_lora_loads_into_the_stock_pipeline_and_into_a_policy(
     kind: str, base: Path, tmp_path: Path
 ) -> None:
@@ -135,7 +134,7 @@ def test_an_exported_lora_loads_into_the_stock_pipeline_and_into_a_policy(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", slow_but(KINDS, "stable_diffusion"))
+@pytest.mark.parametrize("kind", KINDS)
 def test_an_exported_full_model_is_a_plain_pipeline_folder(kind: str, base: Path, tmp_path: Path) -> None:
     policy = policy_of(twin(kind, base), lora=None)
     for parameter in policy.weights.parameters.values():
@@ -148,8 +147,8 @@ def test_an_exported_full_model_is_a_plain_pipeline_folder(kind: str, base: Path
 
 @pytest.mark.slow
 @pytest.mark.parametrize("lora", [None, Lora(rank=2)])
-@pytest.mark.parametrize("dtype", slow_but([torch.float32, torch.bfloat16], torch.bfloat16))
-@pytest.mark.parametrize("kind", slow_but(KINDS, "stable_diffusion"))
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("kind", KINDS)
 def test_trained_weights_are_float32_all_get_gradients_and_half_precision_stays_near(
     kind: str, dtype: torch.dtype, lora: Lora | None, base: Path
 ) -> None:

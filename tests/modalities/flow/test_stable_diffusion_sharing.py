@@ -14,7 +14,6 @@ from mmrl.samplers.base.window import Window
 from mmrl.samplers.cps import CPS
 from mmrl.samplers.ddim import DDIM
 from tests.diffusion_twins import DIFFUSERS, KINDS, policy_of, twin, with_scheduler
-from tests.parameters import slow_but
 
 PROMPTS = [Prompt("red circle top left"), Prompt("blue cross middle right")]
 STEPS, GROUP = 5, 3
@@ -52,8 +51,8 @@ def ddpo_log_prob(policy: Any, state: Tensor, chosen: Tensor, sigma: float, sigm
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("prediction", slow_but(["epsilon", "v_prediction"], "epsilon"))
-@pytest.mark.parametrize("kind", slow_but(KINDS, "stable_diffusion"))
+@pytest.mark.parametrize("prediction", ["epsilon", "v_prediction"])
+@pytest.mark.parametrize("kind", KINDS)
 def test_log_probs_and_gradients_are_those_of_ddpo_on_its_own_latents(kind: str, prediction: str, base: Path) -> None:
     policy = policy_of(with_scheduler(twin(kind, base), prediction_type=prediction))
     for parameter in policy.weights.parameters.values():
@@ -92,7 +91,7 @@ def test_log_probs_and_gradients_are_those_of_ddpo_on_its_own_latents(kind: str,
 
 @pytest.mark.slow
 @pytest.mark.parametrize("latent_dtype", ["float32", "bfloat16", "float16"])
-@pytest.mark.parametrize("kind", slow_but(KINDS, "stable_diffusion"))
+@pytest.mark.parametrize("kind", KINDS)
 def test_replaying_the_decisions_gives_the_recorded_ones_also_after_rounding(
     kind: str, latent_dtype: str, base: Path
 ) -> None:
@@ -111,7 +110,7 @@ def test_replaying_the_decisions_gives_the_recorded_ones_also_after_rounding(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", slow_but(KINDS, "stable_diffusion"))
+@pytest.mark.parametrize("kind", KINDS)
 def test_a_shared_prefix_is_computed_once_and_updated_by_one_call(kind: str, base: Path) -> None:
     policy = policy_of(twin(kind, base))
     seen: list[int] = []
@@ -128,7 +127,7 @@ def test_a_shared_prefix_is_computed_once_and_updated_by_one_call(kind: str, bas
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", slow_but(KINDS, "stable_diffusion"))
+@pytest.mark.parametrize("kind", KINDS)
 def test_samples_do_not_depend_on_the_other_groups_nor_on_the_batch(kind: str, base: Path) -> None:
     sampler, key = DDIM(num_steps=STEPS), GroupKey(7, 0, 1)
     together = sample_images(policy_of(twin(kind, base)), sampler)
@@ -139,7 +138,7 @@ def test_samples_do_not_depend_on_the_other_groups_nor_on_the_batch(kind: str, b
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", slow_but(KINDS, "stable_diffusion"))
+@pytest.mark.parametrize("kind", KINDS)
 def test_joined_rollouts_and_decisions_computed_again_evaluate_like_one(kind: str, base: Path) -> None:
     policy = policy_of(twin(kind, base))
     sampler, keys = DDIM(num_steps=STEPS), [GroupKey(7, 0, n) for n in range(2)]

@@ -20,7 +20,7 @@ from mmrl.samplers.fk_steering import FKSteering
 from mmrl.samplers.guided import Guided
 from mmrl.samplers.svdd import SVDD
 from tests.linear_flow import LinearFlow, Smooth, random_flow, smooth
-from tests.parameters import in_one_test, slow_but
+from tests.parameters import in_one_test
 
 KEYS = [GroupKey(5, 0, draw) for draw in range(3)]
 TEXTS = ("0.3", "-0.7", "1.5")
@@ -184,9 +184,9 @@ def proposal() -> Any:
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("potential", "resample_at"),
-    slow_but([("diff", None), ("max", None), ("sum", (12, 16)), ("diff", ())], ("diff", None), ("sum", (12, 16))),
+    [("diff", None), ("max", None), ("sum", (12, 16)), ("diff", ())],
 )
-@pytest.mark.parametrize("shape", slow_but(["linear", "quadratic"], "quadratic"))
+@pytest.mark.parametrize("shape", ["linear", "quadratic"])
 def test_many_particles_follow_the_tilted_law_whatever_the_potential(
     shape: str, potential: Any, resample_at: Any
 ) -> None:

@@ -68,8 +68,8 @@ def test_a_token_is_drawn_by_the_number_of_its_group_member_and_place() -> None:
 @pytest.mark.parametrize(
     ("read_every", "stop"),
     [
-        pytest.param(1, (), marks=pytest.mark.slow),
-        pytest.param(3, ("e", "t"), marks=pytest.mark.slow),
+        (1, ()),
+        (3, ("e", "t")),
         (16, ("e", "t")),
     ],
 )

@@ -19,7 +19,6 @@ from mmrl.modalities.loading.exporting import (
 )
 from mmrl.modalities.loading.lora import Lora
 from mmrl.modalities.tiny.pipelines.families import FAMILIES, tiny_pipeline
-from tests.parameters import slow_but
 
 
 def generated(pipeline: Any, family: str) -> Tensor:
@@ -77,7 +76,7 @@ def test_the_stock_pipeline_generates_with_an_export_what_the_weights_in_place_d
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("family", slow_but(["flux", "qwen_image", "wan21"]))
+@pytest.mark.parametrize("family", ["flux", "qwen_image", "wan21"])
 def test_the_file_for_comfyui_means_the_same_to_the_stock_pipeline(family: str, tmp_path: Path) -> None:
     pipeline = adapted(family)
     exported(pipeline, family, tmp_path)

@@ -11,7 +11,6 @@ from mmrl.core.contracts import Placement
 from mmrl.core.plugins import build
 from mmrl.modalities.loading.lora import Lora
 from tests.diffusion_twins import KINDS, WRITERS, policy_of, reader, twin
-from tests.parameters import slow_but
 
 PARTS: Any = MappingProxyType(
     {  # as in the model_index.json of stable-diffusion-v1-5 and stable-diffusion-xl-base-1.0, but for the schedulers
@@ -39,7 +38,7 @@ def test_every_part_is_there_and_of_its_real_class(kind: str, base: Path) -> Non
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", slow_but(KINDS, "stable_diffusion"))
+@pytest.mark.parametrize("kind", KINDS)
 def test_the_same_seed_writes_the_same_bytes_and_another_changes_every_weight_file(
     kind: str, base: Path, tmp_path: Path
 ) -> None:
@@ -89,7 +88,7 @@ def test_a_gradient_reaches_every_weight_of_the_network(kind: str, base: Path) -
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", slow_but(KINDS, "stable_diffusion"))
+@pytest.mark.parametrize("kind", KINDS)
 def test_tiny_keeps_the_settings_and_runs(kind: str, tmp_path: Path) -> None:
     settings = {"name": kind, "model": "a/b", "negative_prompt": "blurry", "lora": {"rank": 64}, "compile": True}
     tiny: Any = build("modalities", settings).tiny(0, tmp_path / kind)

@@ -82,7 +82,7 @@ def test_layers_of_other_kinds_get_no_room() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("read_every", "leave_from"), [(1, 1.0), (3, 0.0), (3, 0.5)])
-@pytest.mark.parametrize("family", ["qwen2_5_vl", pytest.param("gemma3", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("family", ["qwen2_5_vl", "gemma3"])
 def test_answers_do_not_depend_on_when_ended_ones_leave_the_cache_or_on_its_blocks(
     family: str, read_every: int, leave_from: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:

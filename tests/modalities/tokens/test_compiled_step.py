@@ -39,8 +39,8 @@ def compiling(family: str = "qwen2_5_vl", backend: Any = counting, **settings: A
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("backend", [counting, pytest.param("aot_eager", marks=pytest.mark.slow)])
-@pytest.mark.parametrize("leave_from", [None, pytest.param(1.0, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("backend", [counting, "aot_eager"])
+@pytest.mark.parametrize("leave_from", [None, 1.0])
 def test_answers_are_those_of_the_network_as_it_is_and_programs_are_few(
     backend: Any, leave_from: float | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:

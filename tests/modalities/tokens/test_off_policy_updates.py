@@ -13,7 +13,6 @@ from mmrl.modalities.vision_language import VisionLanguage
 from mmrl.training.processes import Processes
 from mmrl.training.update import Updater
 from tests import vision_twins
-from tests.parameters import slow_but
 
 TEMPERATURE, TOP_P = 0.8, 0.9
 ADVANTAGES = (-2.0, 1.5, 0.5, 1.0, -0.5, 2.0, -1.0, 0.0, -1.5)
@@ -78,7 +77,7 @@ def moved(policy: VisionLanguage) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("by", slow_but(["decision", "sample", "constant", "group"], "decision", "group"))
+@pytest.mark.parametrize("by", ["decision", "sample", "constant", "group"])
 def test_an_off_policy_update_is_the_gradient_of_the_formula(by: Normalisation) -> None:
     policy = vision_twins.policy()
     policy.weights.keep("reference")

@@ -17,7 +17,6 @@ from transformers import (
 from mmrl.rewards.base.networks.detectors import load_detector, write_tiny_detector
 from mmrl.rewards.base.networks.tiny import randomise
 from mmrl.rewards.base.scenes import same_name
-from tests.parameters import slow_but
 from tests.rewards.pictures import CPU, smooth_images
 
 
@@ -30,7 +29,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("height", "width"), [(48, 83), (64, 64)])
-@pytest.mark.parametrize("threshold", slow_but([0.05, 0.3, 0.9], 0.3))
+@pytest.mark.parametrize("threshold", [0.05, 0.3, 0.9])
 def test_objects_are_those_of_a_forward_of_its_own(folder: Path, height: int, width: int, threshold: float) -> None:
     images = smooth_images(height, width)
     found = load_detector(str(folder / "detector"), CPU.device).find(images, threshold)

@@ -77,7 +77,7 @@ def test_the_score_is_the_cosine_of_what_transformers_gives(
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::UserWarning")  # of torchvision, on how lpips calls it
-@pytest.mark.parametrize("trunk", ["alex", pytest.param("vgg", marks=pytest.mark.slow)])  # vgg has 15 M weights
+@pytest.mark.parametrize("trunk", ["alex", "vgg"])  # vgg has 15 M weights
 def test_lpips_is_that_of_the_published_package(trunk: Trunk, tmp_path: Path) -> None:
     reward = ready(tmp_path, measure="lpips", trunk=trunk)
     assert reward.model is not None

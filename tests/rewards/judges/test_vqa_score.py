@@ -16,7 +16,6 @@ from mmrl.core.data import Outputs
 from mmrl.modalities.tiny.vision_language import BUILDERS
 from mmrl.rewards.base.networks.vlm import load_vlm
 from mmrl.rewards.judges.vqa_score import VqaScore
-from tests.parameters import slow_but
 from tests.rewards.example import Example
 from tests.rewards.pictures import CPU, random_pictures, to_pil
 from tests.vision_twins import twin
@@ -68,7 +67,7 @@ def test_the_score_is_the_probability_of_yes(folder: Path, make_batch: Callable[
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("family", slow_but(BUILDERS, "qwen2_5_vl"))
+@pytest.mark.parametrize("family", BUILDERS)
 def test_a_batch_of_each_family_is_answered_as_one_by_one(family: str) -> None:
     vlm = load_vlm(str(twin(family)), CPU)
     images, tokens = to_pil(four_images()), [vlm.token("red"), vlm.token("blue")]

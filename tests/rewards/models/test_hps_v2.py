@@ -14,7 +14,6 @@ from mmrl.core.contracts import ConfigError, RewardBatch
 from mmrl.core.data import Outputs
 from mmrl.rewards.base.networks.resizing import fit_longer_side
 from mmrl.rewards.models.hps_v2 import HpsV2
-from tests.parameters import slow_but
 from tests.rewards.example import Example
 from tests.rewards.pictures import CPU, random_pictures
 
@@ -46,7 +45,7 @@ def smooth_images(height: int, width: int) -> Tensor:
         (32, 31, (32, 31), (0, 1, 0, 0)),
     ],
 )
-@pytest.mark.parametrize("antialias", slow_but([True, False], True))
+@pytest.mark.parametrize("antialias", [True, False])
 def test_the_score_is_the_cosine_of_the_padded_image_and_its_text(
     antialias: bool,
     height: int,

@@ -28,7 +28,7 @@ def twin(tmp_path_factory: pytest.TempPathFactory) -> SiglipScore:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("unit", ["probability", "logit", "cosine"])
-@pytest.mark.parametrize(("height", "width"), [(32, 32), (48, 83), pytest.param(20, 27, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(("height", "width"), [(32, 32), (48, 83), (20, 27)])
 def test_the_score_is_that_of_transformers(
     height: int, width: int, unit: Unit, twin: SiglipScore, make_batch: Callable[..., RewardBatch]
 ) -> None:

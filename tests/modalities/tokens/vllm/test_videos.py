@@ -29,7 +29,6 @@ from mmrl.modalities.video import Video
 from mmrl.modalities.vision_language import VisionLanguage
 from mmrl.plans.answers import AnswerPlan
 from tests.clips import clip
-from tests.parameters import slow_but
 from tests.vision_twins import keys, picture, prepared, twin
 
 QWEN = ("qwen2_vl", "qwen2_5_vl", "qwen3_vl")
@@ -62,7 +61,7 @@ def read_by(made: Video, *clips: Clip, images: int = 0) -> tuple[Prompt, Encoded
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("family", slow_but(QWEN, "qwen2_5_vl"))
+@pytest.mark.parametrize("family", QWEN)
 def test_answers_about_videos_are_those_of_the_own_rollout(family: str) -> None:
     here, there = policy(family), policy(family, engine=started(TinyVllm(twin(family), load)))
     plans = [AnswerPlan(2, 6)] * len(PROMPTS)
@@ -83,7 +82,7 @@ def test_a_config_of_videos_with_an_engine_runs_small_without_vllm() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("family", slow_but(QWEN, "qwen2_5_vl", "qwen3_vl"))
+@pytest.mark.parametrize("family", QWEN)
 @pytest.mark.parametrize("fps", [2.0, 0.7])
 def test_a_server_reads_the_tensors_and_positions_of_the_run(family: str, fps: float) -> None:
     made = policy(family, fps=fps)

@@ -21,7 +21,6 @@ from mmrl.modalities.tokens.vllm.tiny_server import TinyVllm, serve
 from mmrl.modalities.tokens.vllm.tower_check import Trial, check_tower
 from mmrl.modalities.vision_language import VisionLanguage
 from mmrl.reporting.tracking import Tracking
-from tests.parameters import slow_but
 from tests.tiny_runs import SMALL
 from tests.tiny_texts import vision_language
 from tests.vision_twins import GROUPS, policy, rollout, twin
@@ -104,7 +103,7 @@ def both(served: Vllm, **settings: Any) -> tuple[VisionLanguage, VisionLanguage]
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "distribution",
-    slow_but([{}, {"temperature": 0.7, "top_k": 20, "top_p": 0.9}, {"stop": ("e", "ab")}], {"stop": ("e", "ab")}),
+    [{}, {"temperature": 0.7, "top_k": 20, "top_p": 0.9}, {"stop": ("e", "ab")}],
 )
 def test_another_engine_draws_the_same_answers(served: Vllm, distribution: dict[str, Any]) -> None:
     here, there = both(served)
@@ -121,9 +120,7 @@ def test_another_engine_draws_the_same_answers(served: Vllm, distribution: dict[
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "settings", slow_but([{}, {"lora": {"rank": 2, "alpha": 4}}], {"lora": {"rank": 2, "alpha": 4}})
-)
+@pytest.mark.parametrize("settings", [{}, {"lora": {"rank": 2, "alpha": 4}}])
 def test_the_engine_follows_the_weights_in_place(served: Vllm, settings: dict[str, Any]) -> None:
     made = {"lora": Lora(**settings["lora"])} if settings else {}
     here, there = both(served, **made)
