@@ -7,8 +7,9 @@
 `there.json` holds `python` (3.12), `machine` (x86_64) and `packages`: names with versions, or a list of names where the
 versions are not known. Wheels are taken for that Python, in the newest versions that fit what the machine has, which is
 left as it is: a package that asks for a newer one of what is there is tried in older versions. Needs of needs follow.
-Only what the suite imports is gathered (`--packages`); an optional package that grows beyond `--limit` MiB together is
-left out and named. Prints one JSON object: the files, their size, and what was left out and why.
+What mmrl needs is gathered, by pyproject.toml, but readers of videos (`--packages`: something else); a package that
+grows beyond `--limit` MiB together is left out and named. Prints one JSON object: the files, their size, and what was
+left out and why.
 """
 
 import argparse
@@ -17,6 +18,7 @@ import re
 import subprocess
 import sys
 import tempfile
+import tomllib
 from collections.abc import Mapping, Sequence
 from email.parser import Parser
 from pathlib import Path
@@ -27,11 +29,10 @@ from packaging.markers import default_environment
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-# What mmrl imports for the suite; the first ones are needed by all checks.
-PACKAGES = ("pydantic", "pyyaml", "accelerate", "safetensors", "pillow", "numpy", "regex", "typer", "rich", "peft",
-            "diffusers", "open_clip_torch", "pyarrow", "rapidfuzz", "scipy", "sacrebleu", "sentencepiece")  # fmt: skip
+PYPROJECT = Path(__file__).parents[1] / "pyproject.toml"
 # These belong to the machine: another version would need another driver, or weighs gigabytes.
-NEVER = ("torch", "torchvision", "torchaudio", "triton", "nvidia", "cuda", "flash-attn", "vllm")
+MACHINE = ("torch", "torchvision", "torchaudio", "triton", "nvidia", "cuda", "flash-attn", "vllm")
+VIDEOS = ("av", "decord")  # no check reads a video from a file, and they weigh as much as all others together
 TAGS = ("2_28", "2_27", "2_24", "2_17")
 OLDER = 6  # versions that are tried of one package
 
@@ -41,7 +42,7 @@ def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("there", type=Path, help="what the machine has, as JSON")
     parser.add_argument("folder", type=Path, help="of the wheels; made if it is not there")
-    parser.add_argument("--packages", nargs="+", default=list(PACKAGES), metavar="NAME")
+    parser.add_argument("--packages", nargs="+", default=needs_of_mmrl(), metavar="NAME")
     parser.add_argument("--limit", type=float, default=40.0, help="MiB of all wheels together")
     options = parser.parse_args(arguments)
     there = json.loads(options.there.read_text(encoding="utf-8"))
@@ -62,8 +63,8 @@ def gather(there: Mapping[str, Any], folder: Path, packages: Sequence[str], limi
         name = canonicalize_name(wanted.name)
         if name in files or name in left or name in failed or is_there(wanted, has):
             continue
-        if name.startswith(NEVER):
-            left[name] = "belongs to the machine"
+        if name.startswith(MACHINE) or name in VIDEOS:
+            left[name] = "belongs to the machine" if name.startswith(MACHINE) else "reads videos"
             continue
         try:
             wheel = fetched(wanted, there, has, folder)
@@ -77,6 +78,11 @@ def gather(there: Mapping[str, Any], folder: Path, packages: Sequence[str], limi
         files[name] = wheel.name
         waiting += needs_of(wheel, there)
     return {"files": sorted(files.values()), "mib": round(size_of(folder), 1), "left_out": left, "failed": failed}
+
+
+def needs_of_mmrl() -> list[str]:
+    """Returns the requirements of mmrl's default install."""
+    return list(tomllib.loads(PYPROJECT.read_text(encoding="utf-8"))["project"]["dependencies"])
 
 
 def versions_of(there: Mapping[str, Any]) -> dict[str, str | None]:

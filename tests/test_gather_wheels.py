@@ -71,3 +71,9 @@ def test_what_grows_beyond_the_limit_is_left_out(tmp_path: Path, monkeypatch: py
     found = gather_wheels.gather(THERE, folder, ["one"], 0.00001)
     assert found["left_out"] == {"one": "more than 1e-05 MiB together"}
     assert list(folder.iterdir()) == []
+
+
+def test_what_is_gathered_is_what_mmrl_needs() -> None:
+    needed = {Requirement(line).name for line in gather_wheels.needs_of_mmrl()}
+    assert {"pydantic", "diffusers", "httpx2", "lark"} <= needed
+    assert set(gather_wheels.VIDEOS) <= needed
