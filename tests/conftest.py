@@ -1,5 +1,6 @@
 """What holds for every test: no network, one thread, and the same random numbers in any order of the tests."""
 
+import atexit
 import gc
 import logging
 import os
@@ -30,9 +31,9 @@ def pytest_collection_finish() -> None:
             logger.propagate = True
 
 
-def pytest_sessionfinish() -> None:
-    """Lets modules be freed again: libraries complain of what is left at the end."""
-    gc.unfreeze()
+def pytest_configure() -> None:
+    """Lets modules be freed again in the very end: libraries complain of what is left then."""
+    atexit.register(gc.unfreeze)
 
 
 @pytest.fixture(scope="session")

@@ -27,10 +27,12 @@ def rows(text: str) -> list[list[str]]:
     return [[cell.strip() for cell in line.split(" | ")] for line in lines[1:]]
 
 
+@pytest.mark.slow
 def test_the_page_is_what_the_script_writes() -> None:
     assert algorithms_page.page() == TEXT, "run: python scripts/algorithms_page.py"
 
 
+@pytest.mark.slow
 def test_every_config_stands_with_its_algorithm_paper_parts_and_level() -> None:
     tables = [sections()[group] for group in (algorithms_page.FIRST, *algorithms_page.GROUPS)]
     found: dict[str, list[str]] = {}
@@ -76,6 +78,7 @@ def test_losses_learn_from_what_their_kind_says() -> None:
     assert learns["sft"] == "final samples, of any sampler or from the data; or answers"
 
 
+@pytest.mark.slow
 def test_every_algorithm_has_its_paper_in_full() -> None:
     section = sections()["Every paper"]
     for row in recipes.rows():
@@ -106,6 +109,7 @@ def test_a_mark_stands_only_where_all_configs_of_an_algorithm_have_it() -> None:
     assert check_config(tree).groups.degenerate == "refill" and "refill" not in found["GRPO"][1]
 
 
+@pytest.mark.slow
 def test_an_algorithm_without_a_group_and_a_group_without_its_algorithm_are_errors(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

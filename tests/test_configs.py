@@ -42,6 +42,7 @@ def test_the_shipped_names_are_the_files() -> None:
     assert shipped_names() == ALL and "quickstart" in NAMES
 
 
+@pytest.mark.slow
 @in_one_test("name", NAMES)
 def test_a_config_begins_with_what_it_is_and_then_names_its_paper(name: str) -> None:
     text = (ROOT / "configs" / f"{name}.yaml").read_text(encoding="utf-8")

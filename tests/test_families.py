@@ -80,6 +80,7 @@ def test_a_config_begins_with_what_it_is() -> None:
         assert re.fullmatch(r"# Flow-GRPO on .+\.", comment) and section == "recipe:", name
 
 
+@pytest.mark.slow
 def test_a_config_builds_and_reads_back_equal() -> None:
     """One of each kind; all others are written by the same script, and the exhaustive test builds them."""
     for name in ("flux", "qwen_image_edit_plus", "ltx25", "wan22_5b_i2v"):

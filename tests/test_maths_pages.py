@@ -4,6 +4,8 @@ import re
 from functools import cache
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[1]
 FOLDER = ROOT / "docs" / "maths"
 PAGES = sorted(FOLDER.glob("*.md"))
@@ -78,5 +80,6 @@ def functions() -> set[str]:
     return {name for text in texts for name in re.findall(r"^def (\w+)\(", text, re.MULTILINE)}
 
 
+@pytest.mark.slow
 def test_nothing_refers_to_a_document_that_is_not_here() -> None:
     assert {path: found for path, text in texts().items() if (found := NO_DOCUMENT.findall(text))} == {}

@@ -16,6 +16,7 @@ def section(title: str) -> str:
     return TEXT.partition(f"\n## {title}\n")[2].partition("\n## ")[0]
 
 
+@pytest.mark.slow
 def test_the_page_is_what_the_script_writes() -> None:
     assert models_page.page() == TEXT, "run: python scripts/models_page.py"
 
@@ -48,6 +49,7 @@ def test_every_family_is_named_with_what_its_tests_run() -> None:
     assert by_name["smolvlm"][0].startswith("none") and by_name["gemma3"][2] == "no"
 
 
+@pytest.mark.slow
 def test_every_config_of_real_size_stands_with_its_model() -> None:
     rows = re.findall(
         r"^\| \[(.+?)\]\(.+?\) \| \[`(\w+)`\]\(.+?\) \| (.+) \|$",

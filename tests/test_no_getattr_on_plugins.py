@@ -5,6 +5,8 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[1]
 FOLDERS = ("mmrl", "modalities", "rewards", "samplers")
 LOADER = "plugins"  # builds plug-ins of a user's own, of which nothing is known before
@@ -138,6 +140,7 @@ def allowed() -> set[str]:
     return {place for names in ALLOWED.values() for place in names.split()}
 
 
+@pytest.mark.slow
 def test_nothing_new_asks_a_plug_in_for_an_attribute_by_name() -> None:
     new = places() - allowed()
     assert not new, (

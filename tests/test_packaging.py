@@ -95,6 +95,7 @@ def test_a_link_inside_mmrl_is_relative_and_leads_to_the_folder_at_the_root(name
     assert link.resolve() == (ROOT / name).resolve()
 
 
+@pytest.mark.slow
 def test_no_file_holds_a_path_of_a_machine_or_the_address_of_an_index() -> None:
     folders = "|".join(re.escape(name) for name in ("/" + "work/", "/" + "root/", f"{Path.home()}/"))
     places = re.compile(rf"(?<![\w.])({folders})|index-url|https?://\S+/simple\b")
@@ -127,6 +128,7 @@ def requirements(*extras: str) -> list[Requirement]:
     return [requirement for requirement in found if requirement.name != "mmrl"] + (requirements(*own) if own else [])
 
 
+@pytest.mark.slow
 def test_constraints_pin_everything_that_a_development_install_brings() -> None:
     lines = (ROOT / "constraints.txt").read_text("utf-8").splitlines()
     pins = [

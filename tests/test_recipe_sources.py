@@ -87,6 +87,7 @@ def written(name: str) -> set[str]:
     return found - set(MEMORY)
 
 
+@pytest.mark.slow
 @in_one_test("name", sections())
 def test_our_column_is_what_the_config_has(name: str) -> None:
     config = load_config(name)
@@ -98,6 +99,7 @@ def is_number(text: str) -> bool:
     return re.fullmatch(r"-?[0-9.]+", text) is not None
 
 
+@pytest.mark.slow
 @in_one_test("name", [name for name in sections() if not name.startswith("lab/")])
 def test_every_setting_that_changes_the_update_is_shown(name: str) -> None:
     assert (written(name) | set(ALWAYS)) - set(rows_of(name)) == set()
@@ -137,6 +139,7 @@ def test_each_config_says_where_theirs_was_read() -> None:
         assert is_cited or base_of(name) or is_of_this_commit or says_that_none_was_found, name
 
 
+@pytest.mark.slow
 def test_each_shipped_config_of_images_and_clips_has_a_section() -> None:
     shipped = [name for name in shipped_names() if not name.startswith(("families/", "lab/", "quickstart"))]
     ours = {name for name in shipped if load_config(name).modality["name"] in GENERATION}
@@ -157,6 +160,7 @@ def test_the_dozen_of_the_papers_that_people_start_from_is_here() -> None:
 ANSWERS = ("vision_language", "video", "gui", "agent")
 
 
+@pytest.mark.slow
 def test_every_config_of_answers_is_compared() -> None:
     here = [name for name in shipped_names() if "/" not in name and not name.startswith("quickstart")]
     assert [name for name in here if read_yaml(name)["modality"]["name"] in ANSWERS and name not in sections()] == []

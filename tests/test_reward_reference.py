@@ -29,6 +29,7 @@ def as_python(text: str) -> Any:
     return MISSING if text == "needed" else yaml.safe_load(re.fullmatch(r"`(.*)`", text)[1].replace(r"\|", "|"))  # type: ignore[index]
 
 
+@pytest.mark.slow
 def test_the_page_is_what_the_script_writes() -> None:
     assert FILE.read_text(encoding="utf-8") == reward_reference.reference(), "run: python scripts/reward_reference.py"
 

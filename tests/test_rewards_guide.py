@@ -91,6 +91,7 @@ def commands() -> list[tuple[str, str]]:
     return found
 
 
+@pytest.mark.slow
 def test_the_commands_print_what_the_guide_says(cli: CommandLine, tmp_path: Path) -> None:
     for line, printed in commands():
         program, *given = shlex.split(line)

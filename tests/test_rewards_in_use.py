@@ -2,6 +2,8 @@
 
 from typing import Any
 
+import pytest
+
 from mmrl.core import plugins
 from mmrl.core.config import read_yaml, shipped_names
 
@@ -14,6 +16,7 @@ def names_in(value: Any) -> set[str]:
     return set[str]().union(*map(names_in, value)) if isinstance(value, list) else set()
 
 
+@pytest.mark.slow
 def test_every_reward_stands_in_a_config() -> None:
     used = set[str]().union(*(names_in(read_yaml(name)) for name in shipped_names()))
     unused = set(plugins.names("rewards")) - used

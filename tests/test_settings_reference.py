@@ -16,6 +16,7 @@ from mmrl.core import config, plugins
 from tests.parameters import in_one_test
 
 
+@pytest.mark.slow
 def test_the_page_is_what_the_script_writes() -> None:
     text = settings_reference.FILE.read_text(encoding="utf-8")
     assert text == settings_reference.reference(), "run: python scripts/settings_reference.py"
@@ -57,6 +58,7 @@ def read_back(text: str, like: Any) -> Any:
     return tuple(float(one) if isinstance(one, str) else one for one in value) if isinstance(like, tuple) else value
 
 
+@pytest.mark.slow
 def test_every_default_of_the_page_reads_back_as_the_default() -> None:
     for entry in settings_reference.entries():
         rows = re.findall(r"^\| `(\w+)` \| .*? \| (`[^`]*`|needed) \|", sections()[entry.title], re.MULTILINE)

@@ -11,6 +11,8 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
+import pytest
+
 from tests.parameters import in_one_test
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -130,6 +132,7 @@ def metrics_in(source: str) -> list[str]:
     return [text for text in found if words_of(text) & FORMS]
 
 
+@pytest.mark.slow
 def test_no_class_function_field_or_constant_has_a_word_that_is_replaced() -> None:
     problems = [
         f"{path.relative_to(ROOT)}, {text}"
@@ -139,6 +142,7 @@ def test_no_class_function_field_or_constant_has_a_word_that_is_replaced() -> No
     assert not problems, "\n".join(problems)
 
 
+@pytest.mark.slow
 def test_no_metric_has_a_word_that_is_replaced() -> None:
     problems = {
         f"{path.relative_to(ROOT)}: {text}"
@@ -184,6 +188,7 @@ def test_a_metric_of_a_replaced_word_is_found() -> None:
     assert metrics_in(source) == ["tokens/drawn", "groups/idle/"]
 
 
+@pytest.mark.slow
 def test_what_is_allowed_is_still_there() -> None:
     last = {full.rpartition(".")[2] for full in ALLOWED}
     sources = [path.read_text("utf-8") for path in python_files(*PACKAGE)]

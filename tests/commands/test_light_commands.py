@@ -27,6 +27,7 @@ def imported(*arguments: str) -> set[str]:
     return set(ended.stdout.split())
 
 
+@pytest.mark.slow
 def test_light_commands_import_no_tensors() -> None:
     modules = "mmrl.cli, mmrl.commands.finished, mmrl.reporting.report, mmrl.run_directory.start"
     program = f"import sys, {modules}; print(*sys.modules)"

@@ -21,6 +21,7 @@ def cli(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
     return command_line(tmp_path, monkeypatch, capsys)
 
 
+@pytest.mark.slow
 def test_the_rows_are_what_the_files_say(cli: CommandLine) -> None:
     ended = cli("list", "recipes", "--json")
     rows = json.loads(ended.out)

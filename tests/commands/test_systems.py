@@ -100,6 +100,7 @@ def test_a_dry_run_that_failed_proves_nothing(tmp_path: Path) -> None:
     assert row_of(NFT, ("lab/nft",), Proof.load(tmp_path / "checked.json"))["status"] == "part"
 
 
+@pytest.mark.slow
 def test_the_tests_that_count_are_in_their_files() -> None:
     wanted = {name for one in all_systems() for name in one.tests}
     missing = {name for name in wanted if not check_systems.is_there(name)}

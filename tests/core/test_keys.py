@@ -2,6 +2,7 @@
 
 from hashlib import blake2b
 
+import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
@@ -19,6 +20,7 @@ def test_seeds_are_the_same_on_every_machine() -> None:
     assert seed_from(7, "noise") == expected == 2065948880617556467
 
 
+@pytest.mark.slow
 @given(PARTS, PARTS)
 def test_different_parts_give_different_seeds(left: list[int | str], right: list[int | str]) -> None:
     assert (seed_from(*left) == seed_from(*right)) == (left == right)
