@@ -32,6 +32,7 @@ from packaging.utils import canonicalize_name
 PYPROJECT = Path(__file__).parents[1] / "pyproject.toml"
 # These belong to the machine: another version would need another driver, or weighs gigabytes.
 MACHINE = ("torch", "torchvision", "torchaudio", "triton", "nvidia", "cuda", "flash-attn", "vllm")
+EXTRAS = ("math", "json")
 VIDEOS = ("av", "decord")  # no check reads a video from a file, and they weigh as much as all others together
 TAGS = ("2_28", "2_27", "2_24", "2_17")
 OLDER = 6  # versions that are tried of one package
@@ -81,8 +82,9 @@ def gather(there: Mapping[str, Any], folder: Path, packages: Sequence[str], limi
 
 
 def needs_of_mmrl() -> list[str]:
-    """Returns the requirements of mmrl's default install."""
-    return list(tomllib.loads(PYPROJECT.read_text(encoding="utf-8"))["project"]["dependencies"])
+    """Returns the requirements of mmrl's default install, and of rewards that shipped configs have."""
+    project = tomllib.loads(PYPROJECT.read_text(encoding="utf-8"))["project"]
+    return [*project["dependencies"], *(need for extra in EXTRAS for need in project["optional-dependencies"][extra])]
 
 
 def versions_of(there: Mapping[str, Any]) -> dict[str, str | None]:

@@ -6,7 +6,7 @@
 One JSON line for each check on stdout and nothing else there; messages go to stderr. Exit 1 if a check fails: where it
 raises, where two ways that must agree do not, and on a GPU where a bar of speed is not met. Each check has a budget of
 seconds, after which it begins no case but its first; `skipped` names what was left, and why. A group takes less than 8
-minutes.
+minutes. Where a check breaks the device for its process, those behind it run in a new one.
 
 `--tiny` runs the same code at small sizes, by default on the CPU. Results of a GPU at real size go into
 `benchmarks/gpu/results/` (`--results`); `python -m benchmarks.gpu.page` makes docs/gpu.md of them.
@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import IO
 
 from . import results
-from .running import CHECKS, GROUPS, chosen, run
+from .running import CHECKS, GROUPS, Check, chosen, is_lost, run
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -48,21 +48,27 @@ def main(arguments: Sequence[str]) -> int:
             return _run_all(checks, options, device, out)
 
 
-def _run_all(checks: Sequence[object], options: argparse.Namespace, device: str, out: IO[str]) -> int:
+def _run_all(checks: Sequence[Check], options: argparse.Namespace, device: str, out: IO[str]) -> int:
     import torch
 
     if device == "cuda" and not torch.cuda.is_available():
         print("there is no CUDA device; `--tiny` runs all checks small on the CPU", file=sys.stderr)
         return 2
-    lines = []
-    for check in chosen([one.name for one in CHECKS if one in checks], None):
-        print(f"{check.name} ...", file=sys.stderr, flush=True)
-        lines.append(run(check, is_tiny=options.tiny, device=device))
-        print(json.dumps(lines[-1]), file=out, flush=True)
     folder = options.results or (results.FOLDER if device == "cuda" and not options.tiny else None)
-    if folder is not None:
-        results.write(folder, device, lines, is_tiny=options.tiny)
-    return int(any(line["status"] != "passed" for line in lines))
+    have_passed = True
+    for number, check in enumerate(checks):
+        print(f"{check.name} ...", file=sys.stderr, flush=True)
+        line = run(check, is_tiny=options.tiny, device=device)
+        print(json.dumps(line), file=out, flush=True)
+        if folder is not None:
+            results.write(folder, device, [line], is_tiny=options.tiny)
+        have_passed &= line["status"] == "passed"
+        if (rest := checks[number + 1 :]) and is_lost(device):
+            again = [sys.executable, "-m", str(__package__), *[one.name for one in rest], f"--device={device}"]
+            again += ["--tiny"] * options.tiny + ([] if folder is None else [f"--results={folder}"])
+            subprocess.run(again, stdout=out)
+            return 1
+    return int(not have_passed)
 
 
 def install(wheels: Path, target: Path) -> None:

@@ -39,18 +39,19 @@ def decode_7b(measured: Measurement) -> None:
     _waits(measured, policy, prompt)
     long, short = (6, 4) if tiny else (200, 50)
     rows: list[dict[str, Any]] = []
-    cases = [("merged", 64, long), ("lora", 64, short), ("base", 64, short), ("generate", 64, short),
-             ("generate static", 64, short), ("compiled", 64, long), ("merged", 256, short), ("merged", 8, short),
-             ("lora", 8, short), ("lora", 256, short), ("base", 8, short), ("base", 256, short)]  # fmt: skip
+    measured.figures["cases"] = rows
+    cases = [("base", 64, short), ("merged", 64, short), ("compiled", 64, long), ("lora", 64, short),
+             ("generate", 64, short), ("merged", 64, long), ("compiled", 256, short), ("merged", 256, short),
+             ("merged", 8, short), ("compiled", 8, short), ("lora", 8, short), ("lora", 256, short), ("base", 8, short),
+             ("base", 256, short), ("generate static", 64, short)]  # fmt: skip
     for case, count, tokens in cases[:5] if tiny else cases:
         name = f"{case}, {count} answers"
         if (case != "compiled" or measured.on_cuda(name)) and measured.has_time(name, 12):
             with measured.may_lack_memory(name):
                 rows.append(_decoding(measured, policy, prompt, case, (2 if tiny else count, tokens)))
-    measured.figures["cases"] = rows
-    bar = next((row for row in rows if row["case"] == "merged" and row["answers"] == 64), None)
-    if bar is not None:
-        measured.at_least("tokens a second of 64 answers, merged", bar["tokens_per_second"], TOKENS_BAR)
+    ours = [row["tokens_per_second"] for row in rows if row["case"] in ("merged", "compiled") and row["answers"] == 64]
+    if ours:
+        measured.at_least("tokens a second of 64 answers", max(ours), TOKENS_BAR)
 
 
 def _decoding(measured: Measurement, policy: Any, prompt: Any, case: str, size: tuple[int, int]) -> dict[str, Any]:
@@ -65,9 +66,13 @@ def _decoding(measured: Measurement, policy: Any, prompt: Any, case: str, size: 
         function = lambda length: answers_of(policy, prompt, count, length)  # noqa: E731
     first: list[Any] = []
     with without_adapter(network) if case == "base" else merged(network, is_merged=is_merged):
-        function(tokens if case == "compiled" else 2)  # warm: a step is compiled at the lengths that follow
+        function(tokens if case == "compiled" else 20)  # warm: a step is compiled at the lengths that follow
         measured.begin_peak()
         seconds = measured.seconds(lambda: first.append(function(tokens)), warm=0)
+        if measured.is_cuda and count == 64 and f"kernels_{case}" not in measured.figures:
+            measured.figures[f"kernels_{case}"] = measured.kernels(
+                lambda: function(tokens if case == "compiled" else 20)
+            )
     policy.compile = False
     if not case.startswith("generate"):
         completions = first[0].trace.completions
@@ -190,6 +195,7 @@ def packed_update(measured: Measurement) -> None:
     policy: Any = qwen(measured, lora=lora(64, is_tiny=tiny), gradient_checkpointing=True)
     shapes = [(40, 56, 3, 6)] if tiny else [(1300, 896, 8, 1024), (450, 448, 10, 2048), (16400, 3556, 8, 30)]
     rows: list[dict[str, Any]] = []
+    measured.figures["cases"] = rows
     for length, side, count, tokens in shapes:
         prompt = prompt_of(policy, length, side)
         answers = random_answers(policy, count, tokens)
@@ -209,7 +215,6 @@ def packed_update(measured: Measurement) -> None:
                 off = 1 - cosine(gradient, gradients["packed"])
                 most = 1e-4 if measured.dtype == torch.float32 else 0.05
                 measured.identity(f"gradient, packed and {way}, {length}: 1 - cosine", off, most)
-    measured.figures["cases"] = rows
     if measured.on_cuda("compilations of flex attention over 12 lengths"):
         _compilations(measured, policy)
 

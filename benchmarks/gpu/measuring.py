@@ -1,8 +1,11 @@
 """What a check measures with: seconds, live tensors, operations, host reads, FLOPs, identities and bars."""
 
+import gc
 import math
 import os
+import re
 import time
+import traceback
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -12,12 +15,26 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from mmrl.system.out_of_memory import OutOfMemory
+
 # Dense bf16 matrix products, TFLOP/s, by a part of the device's name; the first that fits. From NVIDIA's data sheets:
 # H100 SXM and H200 989, H100 PCIe 756, A100 312, L40S 362; RTX 4090 165 (Ada architecture white paper, appendix A).
 PEAK_TFLOPS = {"H200": 989.0, "H100 PCIe": 756.0, "H100": 989.0, "A100": 312.0, "L40S": 362.0, "4090": 165.0}
 _VIEWS = ("view", "reshape", "transpose", "permute", "expand", "slice", "select", "split", "unsqueeze", "squeeze", "t",
           "detach", "alias", "unbind", "as_strided", "chunk", "empty", "_unsafe_view", "lift_fresh")  # fmt: skip
 _HANDED = ("_local_scalar_dense", "nonzero", "is_nonzero", "equal", "_unique2", "item")
+
+
+# Kinds of kernels by their names; the first that fits.
+KERNELS = {
+    "attention": "flash|fmha|attention|sdpa|flex",
+    "matrix products": "gemm|nvjet|cutlass|xmma|gemv|splitK",
+    "convolutions": "conv|cudnn|wgrad|dgrad|implicit",
+    "compiled": "triton",
+    "copies": "copy|Memcpy|Memset|CatArray|fill",
+    "sums and norms": "reduce|norm|softmax|scan",
+    "elementwise": "elementwise|vectorized|unrolled",
+}
 
 
 class BrokenIdentity(AssertionError):
@@ -97,8 +114,11 @@ class Measurement:
         """Names a case among the skipped where the device's memory is too small for it."""
         try:
             yield
-        except torch.OutOfMemoryError as error:
+        except (torch.OutOfMemoryError, OutOfMemory) as error:
             self.skipped[case] = f"out of memory: {str(error).splitlines()[0][:200]}"
+            for one in (error, error.__cause__):  # frames hold what the case had in memory
+                traceback.clear_frames(None if one is None else one.__traceback__)
+            gc.collect()
             torch.cuda.empty_cache()
 
     def synchronise(self) -> None:
@@ -116,6 +136,22 @@ class Measurement:
             function()
         self.synchronise()
         return (time.perf_counter() - begin) / repeats
+
+    def kernels(self, function: Callable[[], Any]) -> dict[str, float]:
+        """Returns the shares of a GPU's busy time in one call, by kind of kernel, and `idle`: of the call's time."""
+        from torch.profiler import ProfilerActivity, profile
+
+        seconds = self.seconds(function)
+        with profile(activities=[ProfilerActivity.CUDA]) as profiled:
+            function()
+            self.synchronise()
+        found = dict[str, float]()
+        for event in profiled.key_averages():
+            if event.self_device_time_total:
+                found[kernel(event.key)] = found.get(kernel(event.key), 0.0) + event.self_device_time_total / 1e6
+        busy = sum(found.values())
+        shares = {kind: significant(spent / busy, 3) for kind, spent in sorted(found.items(), key=lambda one: -one[1])}
+        return {**shares, "idle": significant(max(0.0, 1 - busy / seconds), 3)}
 
     # memory
 
@@ -199,8 +235,16 @@ class Measurement:
         found[0] = sum("synchronizing CUDA operation" in str(warning.message) for warning in caught)
 
 
+def kernel(name: str) -> str:
+    """Returns the kind of a kernel by its name."""
+    return next((kind for kind, part in KERNELS.items() if re.search(part, name, re.IGNORECASE)), "others")
+
+
 def flops_of(function: Callable[[], Any]) -> int:
-    """Returns the FLOPs of matrix products, convolutions and attention in one call, a multiply-add as two."""
+    """Returns the FLOPs of matrix products, convolutions and attention in one call, a multiply-add as two.
+
+    torch's counter keeps the activations of the whole call in memory: count a small part, and multiply.
+    """
     from torch.utils.flop_counter import FlopCounterMode
 
     with FlopCounterMode(display=False) as counter:

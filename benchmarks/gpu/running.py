@@ -1,8 +1,10 @@
 """Checks by name and group, one after the other; each gives one line, whatever happens in it."""
 
+import faulthandler
 import gc
 import importlib
 import signal
+import sys
 import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
@@ -35,7 +37,7 @@ class Check:
 
 # The groups are runs of under 8 minutes each.
 CHECKS = (
-    Check("sd35_rollout", 1, 70, IMAGES, "images"),
+    Check("sd35_rollout", 1, 110, IMAGES, "images"),
     Check("sd35_update", 1, 90, IMAGES, "images"),
     Check("sd35_precision", 1, 60, IMAGES, "images"),
     Check("decode_and_rewards", 1, 55, IMAGES, "decoding"),
@@ -105,22 +107,36 @@ def _measurement(check: Check, is_tiny: bool, device: str) -> Measurement:
     return made
 
 
+def is_lost(device: str) -> bool:
+    """Returns whether a kernel broke the device for this process, for good."""
+    import torch
+
+    if device != "cuda":
+        return False
+    try:
+        torch.cuda.synchronize()
+    except torch.AcceleratorError:
+        return True
+    return False
+
+
 def _free(measurement: Measurement) -> None:
     """Frees what a check left, so that the next one begins with an empty device."""
     import torch
 
     gc.collect()
-    if measurement.is_cuda:
+    if measurement.is_cuda and not is_lost("cuda"):
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats()
 
 
 @contextmanager
 def _at_most(seconds: float) -> Iterator[None]:
-    """Raises TimeoutError in the block after so many seconds; 0: never."""
+    """Raises TimeoutError in the block after so many seconds, and shows on stderr what runs before; 0: never."""
     if not seconds:
         yield
         return
+    faulthandler.dump_traceback_later(seconds / PATIENCE, file=sys.__stderr__ or sys.stderr)
 
     def stop(_number: int, _frame: FrameType | None) -> None:
         raise TimeoutError(f"stopped after {seconds:.0f} s")
@@ -130,5 +146,6 @@ def _at_most(seconds: float) -> Iterator[None]:
     try:
         yield
     finally:
+        faulthandler.cancel_dump_traceback_later()
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)

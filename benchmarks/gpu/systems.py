@@ -15,8 +15,7 @@ from typing import Any
 
 import torch
 
-from mmrl.commands.check import check_tiny
-from mmrl.core.config import OptimizerSettings, RunConfig, load_config, shipped_names
+from mmrl.core.config import OptimizerSettings, load_config, shipped_names
 from mmrl.core.keys import GroupKey
 from mmrl.losses.grpo import Grpo
 from mmrl.plans.answers import AnswerPlan
@@ -27,6 +26,7 @@ from mmrl.training.update import Updater
 
 from .answers import answers_of
 from .building import lora, prompt_of, qwen
+from .dry_runs import dry_runs
 from .images import batch_of, processes_of
 from .measuring import Measurement, cosine, gb, is_installed, significant
 
@@ -56,26 +56,26 @@ def runs_tiny_and_resume(measured: Measurement) -> None:
 
 
 def _dry_runs(measured: Measurement, modalities: Sequence[str]) -> None:
-    rows = []
-    for name, config in _by_kind(modalities, is_tiny=measured.is_tiny):
-        if measured.has_time(name, 0 if measured.is_tiny else 5):
-            begin = time.perf_counter()
-            found = check_tiny(config)
-            rows.append({"config": name, "seconds": significant(time.perf_counter() - begin),
-                         "is_good": bool(found["is_good"])})  # fmt: skip
+    names, changes = _by_kind(modalities, is_tiny=measured.is_tiny)
+    rows = list(dry_runs(names, changes, max(measured.left, 1)))
     measured.figures["configs"] = rows
+    spent = f"the check's {measured.budget:.0f} s were spent"
+    measured.skipped |= dict.fromkeys(sorted(set(names) - {row["config"] for row in rows}), spent)
     measured.identity("configs_that_are_not_good", sum(not row["is_good"] for row in rows), 0)
 
 
-def _by_kind(modalities: Sequence[str], *, is_tiny: bool) -> list[tuple[str, RunConfig]]:
-    """Returns the configs of real size, one of each pair of modality and loss first; where all is small, one or two."""
+def _by_kind(modalities: Sequence[str], *, is_tiny: bool) -> tuple[list[str], list[str]]:
+    """Returns the configs of real size, one of each pair of modality and loss first, and changes of them all.
+
+    Where all is small: one or two.
+    """
     named = [name for name in shipped_names() if "/" not in name and not name.startswith("quickstart")]
     changes = ["threads=1"]
     if is_tiny:
         named = [SMALLEST[modality] for modality in modalities if modality in SMALLEST]
         steps = [] if modalities == ANSWERS else ["sampler.num_steps=3", "evaluation.sampler.num_steps=3"]
         changes += steps
-    first: dict[tuple[str, ...], tuple[str, RunConfig]] = {}
+    first: dict[tuple[str, ...], str] = {}
     rest = []
     for name in named:
         config = load_config(name, changes)
@@ -83,9 +83,9 @@ def _by_kind(modalities: Sequence[str], *, is_tiny: bool) -> list[tuple[str, Run
             continue
         kind = (str(config.modality["name"]), str(config.loss["name"]))
         if kind in first:
-            rest.append((name, config))
-        first.setdefault(kind, (name, config))
-    return [*first.values(), *rest]
+            rest.append(name)
+        first.setdefault(kind, name)
+    return [*first.values(), *rest], changes
 
 
 # a run that is killed
