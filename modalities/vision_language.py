@@ -108,7 +108,7 @@ class VisionLanguage(TokenPolicy):
     coordinates: Convention | None = None
     # Longer prompts, images included, are refused; nothing is ever cut. null: the model's context.
     max_prompt_tokens: Annotated[int, Field(ge=1)] | None = None
-    # `torch.compile` on the step of sampling (CUDA graphs on a GPU, never run there); sdpa and models without windows
+    # `torch.compile` on the step of sampling (CUDA graphs on a GPU); sdpa and models without windows
     compile: bool = False  # and states; log-probs change in their last digits
     prompt_cache: Annotated[int, Field(ge=1)] = 64  # how many prompts are kept with their images decoded and resized
     prompt_cache_gb: Annotated[float, Field(ge=0)] = 4.0  # what these take of the CPU's memory, at most

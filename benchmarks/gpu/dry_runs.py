@@ -17,10 +17,11 @@ import traceback
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
-from .measuring import processors, significant
+from .measuring import gb, processors, significant
 
 WORKERS = 4  # a GPU divides its time among processes: 15 at once took each config 40 to 140 s on an H200, one 4 s
 # What the first process imports, for all others.
@@ -28,7 +29,7 @@ IMPORTED = ["torch", "transformers", "diffusers", "peft", "mmrl.commands.check"]
 
 
 def dry_runs(names: Sequence[str], changes: Sequence[str], seconds: float) -> Iterator[dict[str, Any]]:
-    """Yields a row for each config as it ends: `config`, `seconds`, `is_good`, and an `error` where there is one.
+    """Yields a row for each config as it ends: `config`, `seconds`, `peak_gb`, `is_good`, or an `error`.
 
     Those that did not begin within `seconds` are left out.
     """
@@ -53,12 +54,19 @@ def dry_run(name: str, changes: Sequence[str], end: float) -> dict[str, Any] | N
     begin = time.monotonic()
     if begin > end:
         return None
+    import torch
+
     from mmrl.commands.check import check_tiny
     from mmrl.core.config import load_config
+    from mmrl.system.live_tensors import LiveTensors
 
     row: dict[str, Any] = {"config": name, "is_good": False}
+    is_cuda = torch.cuda.is_available()
+    live: Any = nullcontext() if is_cuda else LiveTensors()
     try:
-        row["is_good"] = bool(check_tiny(load_config(name, list(changes)))["is_good"])
+        with live:
+            row["is_good"] = bool(check_tiny(load_config(name, list(changes)))["is_good"])
+        row["peak_gb"] = gb(torch.cuda.max_memory_allocated() if is_cuda else live.peak)
     except Exception as raised:  # whatever a machine that was never tried does is a finding
         row["error"] = f"{type(raised).__name__}: {raised}".partition("\n")[0][:300]
         row["where"] = [f"{Path(one.filename).name}:{one.lineno}" for one in traceback.extract_tb(raised.__traceback__)]

@@ -59,6 +59,7 @@ def _dry_runs(measured: Measurement, modalities: Sequence[str]) -> None:
     names, changes = _by_kind(modalities, is_tiny=measured.is_tiny)
     rows = list(dry_runs(names, changes, max(measured.left, 1)))
     measured.figures["configs"] = rows
+    measured.highest = max([measured.highest, *(int(1e9 * row.get("peak_gb", 0)) for row in rows)])
     spent = f"the check's {measured.budget:.0f} s were spent"
     measured.skipped |= dict.fromkeys(sorted(set(names) - {row["config"] for row in rows}), spent)
     measured.identity("configs_that_are_not_good", sum(not row["is_good"] for row in rows), 0)

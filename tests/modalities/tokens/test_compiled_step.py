@@ -11,10 +11,12 @@ from mmrl.core.data import Prompt
 from mmrl.core.keys import GroupKey
 from mmrl.modalities.loading.lora import Lora
 from mmrl.modalities.tokens.generation import AnswerGenerator
+from mmrl.modalities.tokens.one_token_attention import one_token_attention
 from mmrl.modalities.tokens.vllm.engine import Vllm
 from mmrl.modalities.vision_language import VisionLanguage
 from mmrl.plans.answers import AnswerPlan, SegmentTree
 from tests import vision_twins
+from tests.parameters import in_one_test
 
 Programs = list[int]
 
@@ -92,3 +94,21 @@ def test_other_attention_engines_and_shards_are_refused() -> None:
     sharded = Placement(torch.device("cpu"), torch.float32, maximum=lambda count: count)
     with pytest.raises(ConfigError, match=r"modality\.compile: not with weights that are sharded"):
         VisionLanguage(model="x/y", compile=True).prepare(sharded)
+
+
+@in_one_test(("heads", "shared"), [(6, 2), (4, 4), (5, 1)])
+def test_attention_of_one_token_is_that_of_a_loop_over_heads(heads: int, shared: int) -> None:
+    count, length, width = 3, 7, 8
+    generator = torch.Generator().manual_seed(0)
+    query = torch.randn(count, heads, 1, width, generator=generator)
+    key, value = (torch.randn(count, shared, length, width, generator=generator) for _ in range(2))
+    seen = torch.rand(count, length, generator=generator) < 0.6
+    seen[:, 0] = True
+    found, _ = one_token_attention(torch.nn.Module(), query, key, value, seen[:, None, None], scaling=0.3)
+    for row in range(count):
+        for head in range(heads):
+            of = head * shared // heads
+            scores = 0.3 * (key[row, of] @ query[row, head, 0])  # [L]
+            weights = torch.where(seen[row], scores.exp(), 0)
+            expected = (weights / weights.sum()) @ value[row, of]
+            torch.testing.assert_close(found[row, 0, head], expected, atol=1e-6, rtol=1e-5)
