@@ -10,7 +10,7 @@ from mmrl.rewards.base.judging.prompt_files import load_prompt, prompt_names
 PAGE = judge_attacks_page.FILE.read_text("utf-8")
 
 
-@pytest.mark.slow  # loads a twin for each prompt: about two minutes
+@pytest.mark.exhaustive  # loads a twin for each prompt: about two minutes
 def test_the_page_is_written_anew() -> None:
     assert judge_attacks_page.page() == PAGE
 

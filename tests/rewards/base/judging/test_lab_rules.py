@@ -30,7 +30,9 @@ def test_the_rules_by_hand() -> None:
 
 
 @pytest.mark.slow  # trains three times
-@pytest.mark.parametrize("lab", [CLICKS, IMAGES], ids=["clicks", "images"])
+@pytest.mark.parametrize(
+    "lab", [pytest.param(CLICKS, id="clicks"), pytest.param(IMAGES, id="images", marks=pytest.mark.exhaustive)]
+)
 def test_training_by_a_rule_at_an_address_gives_the_weights_of_the_rule(lab: Judged, tmp_path: Path) -> None:
     def reversed_rule(body: dict[str, Any]) -> tuple[int, Any]:
         score = float(lab.answer(body)[1]["choices"][0]["message"]["content"].removeprefix("Score: "))
