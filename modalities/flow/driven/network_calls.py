@@ -7,7 +7,7 @@ from typing import Any, Literal
 import torch
 
 from .paused_call import NotDriven
-from .rows import Fingerprints, Rows, signature
+from .rows import Fingerprints, Rows, agreeing, signature
 from .stand_ins import NetworkCall
 
 Mode = Literal["wide", "copies", "single"]
@@ -89,11 +89,13 @@ class Batch:
 def batches(learned: Learned, calls: Sequence[NetworkCall]) -> list[Batch]:
     """Returns the calls joined into as few as possible, in order."""
     masked = [learned.masked(call) for call in calls]
+    given = [(learned.rows(call)[0], (call.args, call.kwargs)) for call in masked]
     alike: dict[Any, list[int]] = {}
-    for n, call in enumerate(masked):
-        rows, value = learned.rows(call)[0], (call.args, call.kwargs)
-        key = (call.network, call.names, signature(rows, value, learned.pads, learned.fingerprints))
-        alike.setdefault(key, []).append(n)
+    if len(calls) > 1:
+        learned.fingerprints.meet(leaf for one in given for leaf in agreeing(*one, learned.pads))
+    for n, (call, one) in enumerate(zip(masked, given, strict=True)):
+        seen = signature(*one, learned.pads, learned.fingerprints) if len(calls) > 1 else None
+        alike.setdefault((call.network, call.names, seen), []).append(n)
     made = []
     for members in alike.values():
         first = masked[members[0]]

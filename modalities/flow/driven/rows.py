@@ -1,7 +1,7 @@
 """Which parts of nested arguments belong to single samples, and how those of several calls become one call."""
 
 import hashlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Self
 
@@ -90,9 +90,7 @@ class Rows:
 def fingerprint(value: Any) -> Any:
     """Returns a hashable value that is equal for equal content: bytes of tensors and images, the text of others."""
     if isinstance(value, Tensor):
-        flat = value.detach().contiguous().cpu().flatten()
-        content = flat.view(torch.uint8) if flat.numel() else flat
-        return value.dtype, tuple(value.shape), hashlib.sha256(content.numpy().tobytes()).digest()
+        return _of_tensor(value, _bytes(value).cpu())
     if isinstance(value, Mapping):
         return tuple((key, fingerprint(item)) for key, item in value.items())
     if isinstance(value, list | tuple):
@@ -100,6 +98,17 @@ def fingerprint(value: Any) -> Any:
     if hasattr(value, "tobytes"):  # images and arrays
         return getattr(value, "size", None), hashlib.sha256(value.tobytes()).digest()
     return repr(value)
+
+
+def _bytes(tensor: Tensor) -> Tensor:
+    """Returns the content of a tensor, [n] uint8, where it is."""
+    flat = tensor.detach().contiguous().flatten()
+    return flat.view(torch.uint8) if flat.numel() else flat.to(torch.uint8)
+
+
+def _of_tensor(tensor: Tensor, content: Tensor) -> Any:
+    """Returns the fingerprint of a tensor, whose bytes are on the host."""
+    return tensor.dtype, tuple(tensor.shape), hashlib.sha256(content.numpy().tobytes()).digest()
 
 
 @dataclass
@@ -115,11 +124,24 @@ class Fingerprints:
         """Returns what `fingerprint` returns."""
         if not isinstance(value, Tensor) or value.is_inference():  # of which nobody knows whether they changed
             return fingerprint(value)
-        version, found = self._known.get(value, (-1, None))
-        if version != value._version:
-            found = fingerprint(value)
-            self._known[value] = value._version, found
-        return found
+        if not self._has(value):
+            self.meet([value])
+        return self._known[value][1]
+
+    def meet(self, values: Iterable[Any]) -> None:
+        """Reads the tensors among some values that were not met before, all at once."""
+        new = [v for v in values if isinstance(v, Tensor) and not v.is_inference() and not self._has(v)]
+        by_device: dict[torch.device, list[Tensor]] = {}
+        for value in {id(value): value for value in new}.values():
+            by_device.setdefault(value.device, []).append(value)
+        for tensors in by_device.values():
+            contents = [_bytes(tensor) for tensor in tensors]
+            read = torch.cat(contents).cpu().split([len(content) for content in contents])
+            for tensor, content in zip(tensors, read, strict=True):
+                self._known[tensor] = tensor._version, _of_tensor(tensor, content)
+
+    def _has(self, value: Tensor) -> bool:
+        return bool(self._known.get(value, (-1, None))[0] == value._version)
 
 
 def signature(rows: Rows, value: Any, pads: Sequence[Any], fingerprint: Callable[[Any], Any] = fingerprint) -> Any:
@@ -127,15 +149,25 @@ def signature(rows: Rows, value: Any, pads: Sequence[Any], fingerprint: Callable
     found: list[Any] = []
     for path, leaf in rows.leaves(value).items():
         axis = rows.axes[path]
-        if axis == "list":
-            found.append((path, "list"))
-        elif isinstance(leaf, Tensor) and path[-1] in pads:
-            found.append((path, "padded"))
-        elif isinstance(leaf, Tensor) and axis != "shared":
-            found.append((path, *(size for n, size in enumerate(leaf.shape) if n != axis)))
-        else:
+        if _agrees_by_content(leaf, axis, path, pads):
             found.append((path, fingerprint(leaf)))
+        elif axis == "list":
+            found.append((path, "list"))
+        elif path[-1] in pads:
+            found.append((path, "padded"))
+        else:
+            found.append((path, *(size for n, size in enumerate(leaf.shape) if n != axis)))
     return tuple(found)
+
+
+def agreeing(rows: Rows, value: Any, pads: Sequence[Any]) -> list[Any]:
+    """Returns what must agree by its content for two calls to become one."""
+    leaves = rows.leaves(value).items()
+    return [leaf for path, leaf in leaves if _agrees_by_content(leaf, rows.axes[path], path, pads)]
+
+
+def _agrees_by_content(leaf: Any, axis: Axis, path: Path, pads: Sequence[Any]) -> bool:
+    return axis != "list" and not (isinstance(leaf, Tensor) and (path[-1] in pads or axis != "shared"))
 
 
 def _axes(one: Any, two: Any, path: Path) -> Iterator[tuple[Path, Axis]]:

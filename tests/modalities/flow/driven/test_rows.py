@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 import torch
 
+from mmrl.modalities.flow.driven import rows
 from mmrl.modalities.flow.driven.rows import Fingerprints, Rows, UnknownRows, fingerprint, signature
 
 
@@ -97,6 +98,18 @@ def test_fingerprints_are_of_content() -> None:
     assert fingerprint([torch.ones(2), "a"]) == fingerprint([torch.ones(2), "a"])
     assert fingerprint(torch.ones(2)) != fingerprint(torch.ones(2, 1))
     assert fingerprint(torch.ones(2)) != fingerprint(torch.tensor([1.0, 1.5]))
+
+
+def test_fingerprints_are_read_together_and_then_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    values = [torch.arange(3), torch.tensor([True, False]), torch.zeros(0), torch.ones(2, dtype=torch.bfloat16)]
+    expected = [fingerprint(value) for value in values]
+    known = Fingerprints()
+    known.meet([*values, values[0], "text"])
+    monkeypatch.setattr(rows, "_bytes", None)
+    assert [known(value) for value in values] == expected
+    values[0][0] = 5
+    with pytest.raises(TypeError):  # it must be read again
+        known(values[0])
 
 
 def test_a_fingerprint_is_made_again_only_for_a_tensor_that_was_written_into() -> None:
