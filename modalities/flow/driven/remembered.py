@@ -14,6 +14,7 @@ from ...encoding.encoded_files import EncodedFiles
 from .rows import fingerprint
 
 _METHODS = ("encode_prompt", "encode_image")  # of pipelines: texts, and condition images for another encoder than a VAE
+_BLOCK = "text_encoder"  # of modular pipelines, in the place of these methods
 _VAE = "vae"
 _PLAIN = (str, bool, int, float, type(None), torch.dtype)
 
@@ -36,24 +37,34 @@ class Remembered:
     _results: OrderedDict[Any, Any] = field(default_factory=OrderedDict)
 
     def install(self, pipeline: Any, scale: float | None) -> None:
-        """Replaces the methods of a pipeline's copy. `scale`: of guidance, which the methods may read."""
+        """Replaces the methods of a pipeline's copy. `scale`: of guidance, which the methods may read.
+
+        A modular pipeline has a block in their place, and its copy must have blocks of its own.
+        """
         for name in _METHODS:
             method: Any = getattr(type(pipeline), name, None)
             if method is not None:
                 pipeline.__dict__[name] = self._remembering(name, scale, method, pipeline)
+        blocks = getattr(getattr(pipeline, "_blocks", None), "sub_blocks", {})
+        if _BLOCK in blocks:
+            blocks[_BLOCK] = _BlockStandIn(blocks[_BLOCK], scale, self)
         if self.files is not None and getattr(pipeline, _VAE, None) is not None:
             pipeline.__dict__[_VAE] = _VaeStandIn(getattr(pipeline, _VAE), self)
 
     def _remembering(self, name: str, scale: float | None, method: Any, pipeline: Any) -> Callable[..., Any]:
         def encode(*args: Any, **kwargs: Any) -> Any:
             key = (name, scale, fingerprint(args), fingerprint(kwargs))
-            if key not in self._results:
-                self._results[key] = self._result((name, scale), method, (pipeline, *args), kwargs)
-                self._drop_oldest()
-            self._results.move_to_end(key)
-            return self._results[key]
+            return self.once(key, lambda: self._result((name, scale), method, (pipeline, *args), kwargs))
 
         return encode
+
+    def once(self, key: Any, encode: Callable[[], Any]) -> Any:
+        """Returns what `encode` returned for a key, called where it is not there."""
+        if key not in self._results:
+            self._results[key] = encode()
+            self._drop_oldest()
+        self._results.move_to_end(key)
+        return self._results[key]
 
     def _drop_oldest(self) -> None:
         held = sum(map(num_bytes, self._results.values()))
@@ -105,6 +116,34 @@ class _VaeStandIn:
         ways = tuple(bool(getattr(self._real, name, False)) for name in ("use_tiling", "use_slicing"))
         key = ("vae.encode", ways, args, kwargs)
         return _as_output(self._remembered.kept(key, lambda: _as_plain(self._real.encode(*args, **kwargs))))
+
+
+class _BlockStandIn:
+    """The block of a modular pipeline that encodes texts: everything of the real one, but it runs once for a text."""
+
+    def __init__(self, real: Any, scale: float | None, remembered: Remembered) -> None:
+        self.__dict__.update(_real=real, _scale=scale, _remembered=remembered)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._real, name)
+
+    def __call__(self, pipeline: Any, state: Any) -> tuple[Any, Any]:
+        """Puts into the state what the block puts there."""
+        given = {item.name: state.get(item.name) for item in self._real.inputs if item.name}
+
+        def encode() -> dict[str, Any]:
+            kinds = {kind: list(names) for kind, names in state.kwargs_mapping.items()}
+            made = type(state)(dict(state.values), kinds)
+            self._real(pipeline, made)
+            values = {name: value for name, value in made.values.items() if value is not state.get(name, made)}
+            more = {kind: names[len(state.kwargs_mapping.get(kind, ())) :] for kind, names in kinds.items()}
+            return {"values": values, "kinds": more}
+
+        found = self._remembered.once((_BLOCK, self._scale, fingerprint(given)), encode)
+        state.values.update(found["values"])
+        for kind, names in found["kinds"].items():
+            state.kwargs_mapping.setdefault(kind, []).extend(names)
+        return pipeline, state
 
 
 def _as_plain(output: Any) -> Any:

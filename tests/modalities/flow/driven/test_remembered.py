@@ -101,6 +101,22 @@ def test_a_second_run_of_a_hand_written_family_encodes_nothing(twin_folder: Path
     assert 0 < run().texts < first.texts
 
 
+@pytest.mark.slow  # 5 s each: a small modular pipeline
+@pytest.mark.parametrize("family", ["modular_flux", "modular_z_image"])
+def test_a_modular_pipeline_encodes_a_text_once(family: str, tmp_path: Path) -> None:
+    policy = DiffusersPipeline(model="m", family=family).tiny(0, tmp_path / "model")
+    prompts = [Prompt("a cat"), Prompt("two red dogs")]
+    run = Run(policy, prompts)
+    assert 0 < run.texts <= 16  # prompts and probes, by one or two encoders; 72 and 36 if each paused call encodes
+    before = run.texts
+    plans = [FlowSDE(num_steps=3, guidance_scale=1.0).plan(policy, key, 2) for key in KEYS]
+    again: Any = policy.rollout(prompts, plans, KEYS)
+    assert run.texts == before and torch.equal(again.outputs.images, run.made)
+    policy.rollout([Prompt("a bird"), prompts[1]], plans, KEYS)
+    assert run.texts > before
+    policy.close()
+
+
 def test_encodings_of_a_modular_pipeline_are_refused() -> None:
     policy = DiffusersPipeline(model="m", modular=True, encodings="folder")
     with pytest.raises(ConfigError, match=r"modalities.diffusers_pipeline.encodings: blocks of a modular pipeline"):
