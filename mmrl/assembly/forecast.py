@@ -31,10 +31,11 @@ class Gpu:
     memory: float  # GB
     teraflops: float  # of dense bf16 products
     bandwidth: float  # GB/s
+    # What an H200 was measured to do (docs/gpu.md): decoding 22 microseconds a kernel, SD3.5 24% and 18 to 24%.
     launch: float = 20e-6  # seconds that eager Python takes for a kernel
     usable: float = USABLE
-    rollout_mfu: float = 0.30  # of image networks
-    update_mfu: float = 0.30
+    rollout_mfu: float = 0.24  # of image networks
+    update_mfu: float = 0.20
 
 
 GPUS = {
