@@ -4,6 +4,8 @@ import importlib
 import json
 import subprocess
 import sys
+import weakref
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,6 +13,7 @@ from typing import Any
 import pytest
 import torch
 
+from mmrl.system.out_of_memory import reported
 from tests.parameters import in_one_test
 
 ROOT = Path(__file__).parents[1]
@@ -277,3 +280,32 @@ def test_all_checks_pass_at_small_sizes_on_the_cpu() -> None:
     for line in lines:
         assert set(line) - {"check", "group", "status", "seconds", "peak_gb", "skipped"}, "a figure of its own"
         assert line["peak_gb"] > 0
+
+
+@in_one_test(
+    ("name", "kind"),
+    [("nvjet_sm90_tst_192x192_64x4_2x1_v_bz_coopB_bias_TNN", "matrix products"),
+     ("cudnn_generated_fort_native_sdpa_sm90_flash_fprop_wgmma_f16", "attention"),
+     ("void at::native::unrolled_elementwise_kernel<at::native::direct_copy_kernel_cuda>", "copies"),
+     ("void at::native::reduce_kernel<512, 1, at::native::ReduceOp<float, at::native::MeanOps>>", "sums and norms"),
+     ("void at::native::vectorized_elementwise_kernel<4, at::native::pow_tensor_scalar>", "elementwise"),
+     ("triton_poi_fused_add_mul_3", "compiled"), ("ampere_sgemm_128x64", "matrix products"), ("other", "others")],
+)  # fmt: skip
+def test_kernels_are_told_apart_by_their_names(name: str, kind: str) -> None:
+    assert measuring.kernel(name) == kind
+
+
+def test_a_case_that_lacks_memory_is_skipped_and_what_it_held_is_freed() -> None:
+    measured, held = made(), list[weakref.ref[torch.Tensor]]()
+
+    def case() -> None:
+        tensor = torch.ones(3)
+        held.append(weakref.ref(tensor))
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate\nmore")
+
+    contexts: list[Any] = [reported(), nullcontext()]
+    for number, error in enumerate(contexts):
+        with measured.may_lack_memory(f"large {number}"), error:
+            case()
+    assert measured.skipped == {f"large {n}": "out of memory: CUDA out of memory. Tried to allocate" for n in range(2)}
+    assert [one() for one in held] == [None, None]

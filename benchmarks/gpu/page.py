@@ -18,7 +18,7 @@ This page is written by `python -m benchmarks.gpu.page` from the result files in
 models, with random weights that are made on the device. Nothing is downloaded. Each check prints one JSON line with its
 figures and fails where it raises, where two ways that must agree do not, or where a bar of speed is not met.
 `--group N` runs one of the three groups, each in less than 8 minutes; names run single checks; `--tiny` runs the same
-code small, on a CPU too.
+code small, on a CPU too. `python -m benchmarks.gpu.dry_runs` runs `mmrl check --tiny` of all shipped configs there.
 
 A machine without a network may lack packages. `python -m benchmarks.gpu --versions` prints what it has,
 `python scripts/gather_wheels.py there.json wheels/` gathers the rest where there is a network, and
