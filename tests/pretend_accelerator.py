@@ -44,7 +44,7 @@ _LINE = "line of the library"  # that asked for an operation, in the metadata of
 _FOLDERS = ("mmrl", "modalities", "rewards", "samplers")
 _ROOT = Path(__file__).resolve().parents[1]
 _ATEN: Any = torch.ops.aten
-_COPIES = (_ATEN._to_copy, _ATEN.copy_)
+_COPIES = (_ATEN._to_copy, _ATEN.copy_, _ATEN.to)  # the last in inference mode, where torch does not take it apart
 _INDEXED = (_ATEN.index, _ATEN._unsafe_index, _ATEN.index_put, _ATEN.index_put_, _ATEN._index_put_impl_)
 
 

@@ -11,6 +11,7 @@ from mmrl.core.keys import normal
 from .driver import Key
 from .latent_map import LatentMap, NoEncoding
 from .pipeline import DrivenPipeline
+from .stand_ins import PartStandIn
 
 _VAE = "vae"
 _PIXELS = 1e-3  # of pixels in [0, 1]
@@ -93,7 +94,7 @@ def _latents_of(driven: DrivenPipeline, media: Tensor, shape: tuple[int, ...]) -
     return found
 
 
-class _RecordedVae:
+class _RecordedVae(PartStandIn):
     """A VAE to the pipeline: everything of the real one; what it decodes is kept.
 
     It says that it is one of float32, so that the pipeline scales the latents without rounding.
@@ -102,10 +103,8 @@ class _RecordedVae:
     dtype = torch.float32
 
     def __init__(self, real: Any) -> None:
-        self.__dict__.update(_real=real, calls=[])
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._real, name)
+        super().__init__(real)
+        self.calls: list[tuple[Tensor, Tensor]] = []
 
     def decode(self, latents: Tensor, *args: Any, **kwargs: Any) -> Any:
         """Returns what the VAE's own method returns."""

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from ...encoding.encoded_files import EncodedFiles
 from .rows import fingerprint
+from .stand_ins import PartStandIn
 
 _METHODS = ("encode_prompt", "encode_image")  # of pipelines: texts, and condition images for another encoder than a VAE
 _BLOCK = "text_encoder"  # of modular pipelines, in the place of these methods
@@ -102,14 +103,12 @@ def num_bytes(value: Any) -> int:
     return sum(map(num_bytes, inside))
 
 
-class _VaeStandIn:
+class _VaeStandIn(PartStandIn):
     """A VAE to the pipeline: everything of the real one, but condition images are encoded once."""
 
     def __init__(self, real: Any, remembered: Remembered) -> None:
-        self.__dict__.update(_real=real, _remembered=remembered)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._real, name)
+        super().__init__(real)
+        self._remembered = remembered
 
     def encode(self, *args: Any, **kwargs: Any) -> Any:
         """Returns what the VAE's own method returns."""

@@ -67,6 +67,20 @@ class Loop:
         return levels
 
 
+class PartStandIn(torch.nn.Module):
+    """A part to the pipeline: everything of the real one that a subclass leaves.
+
+    It is a module: a pipeline whose other parts wait on the CPU finds the device that it computes on by this one.
+    """
+
+    def __init__(self, real: Any) -> None:
+        super().__init__()
+        self._real = real
+
+    def __getattr__(self, name: str) -> Any:
+        return super().__getattr__(name) if name == "_real" else getattr(self._real, name)
+
+
 class NetworkStandIn:
     """A network to the pipeline: everything of the real network but its call."""
 
