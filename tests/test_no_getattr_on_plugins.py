@@ -54,18 +54,19 @@ ALLOWED: dict[str, str] = {
         modalities.flow.diffusers_policy.PipelinePolicy.open
         modalities.flow.diffusers_policy.PipelinePolicy.trained_network
         modalities.flow.diffusers_policy._set_attention modalities.flow.driven.arguments.Arguments.of
-        modalities.flow.driven.encoding._RecordedVae.__getattr__ modalities.flow.driven.encoding._decoded
+        modalities.flow.driven.encoding._decoded
         modalities.flow.driven.encoding._latents_of modalities.flow.driven.encoding._map_of
         modalities.flow.driven.encoding._mean_of
         modalities.flow.driven.modular._with_gradients modalities.flow.driven.opening.networks_of
         modalities.flow.driven.opening.open_pipeline modalities.flow.driven.paused_call._body
         modalities.flow.driven.pipeline.DrivenPipeline._call_network
         modalities.flow.driven.probing._absent_masks modalities.flow.driven.remembered.Remembered.install
-        modalities.flow.driven.remembered._VaeStandIn.__getattr__
+        modalities.flow.driven.remembered._BlockStandIn.__getattr__
         modalities.flow.driven.remembered._VaeStandIn.encode modalities.flow.driven.remembered._content
         modalities.flow.driven.quiet.without_bars
         modalities.flow.driven.rows.fingerprint modalities.flow.driven.stand_ins.Loop.grid
         modalities.flow.driven.stand_ins.NetworkStandIn.__getattr__
+        modalities.flow.driven.stand_ins.PartStandIn.__getattr__
         modalities.flow.driven.stand_ins.scheduler_stand_in.set_timesteps
         modalities.flow.variance_preserving.last_level
         modalities.gui.Gui._screen modalities.language.own_forward._OwnForward._logits
