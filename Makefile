@@ -22,19 +22,27 @@ help: ## list the targets
 
 setup: $(VENV)/.installed ## build .venv with everything that training and the tests need
 
-INSTALL = install --editable '.[dev]' --constraint constraints.txt
-
-$(VENV)/.installed: pyproject.toml constraints.txt
-	@echo "installing into $(VENV): half a minute by uv, some minutes by pip"
+# $(1) is what is installed. pip compiles nothing ahead, as uv does not: Python does it when it imports a module.
+define install
+	@echo "installing $(1) into $(VENV): half a minute by uv, some minutes by pip"
 	@$(PYTHON) -m venv $(VENV)
-	@if [ "$(INSTALLER)" = pip ]; then $(RUN) -m pip -qq $(INSTALL); \
+	@set -f; wanted="install --editable $(1) --constraint constraints.txt"; \
+	if [ "$(INSTALLER)" = pip ]; then $(RUN) -m pip -qq $$wanted --no-compile; \
 	elif [ "$(INSTALLER)" != uv ]; then echo "INSTALLER must be uv or pip, got $(INSTALLER)"; exit 2; \
 	elif $(RUN) -m pip -qq install uv --constraint constraints.txt \
-		&& $(RUN) -m uv --quiet pip $(INSTALL) --python $(RUN); then :; \
-	else echo "uv did not install it; now by pip"; $(RUN) -m pip -qq $(INSTALL); fi
+		&& $(RUN) -m uv --quiet pip $$wanted --python $(RUN); then :; \
+	else echo "uv did not install it; now by pip"; $(RUN) -m pip -qq $$wanted --no-compile; fi
+endef
+
+$(VENV)/.installed: pyproject.toml constraints.txt
+	$(call install,.[dev])
+	@touch $@ $(VENV)/.trains
+
+$(VENV)/.trains: pyproject.toml constraints.txt
+	$(call install,.)
 	@touch $@
 
-quickstart: setup ## train the embedded lab model and write a report
+quickstart: $(VENV)/.trains ## install what training needs, train the embedded lab model and write a report
 	$(VENV)/bin/mmrl train quickstart
 
 lint: setup ## check style, format and types; with TYPES=mmrl those of the package alone
