@@ -141,7 +141,8 @@ def read_rows() -> dict[str, dict[str, Any]]:
 def write(rows: Mapping[str, dict[str, Any]]) -> None:
     """Writes the result file and the page."""
     ordered = [rows[name] for name in sorted(rows)]
-    FILE.write_text(json.dumps(ordered, indent=1) + "\n", encoding="utf-8")
+    lines = ",\n".join(json.dumps(row) for row in ordered)  # a line for each config
+    FILE.write_text(f"[\n{lines}\n]\n", encoding="utf-8")
     PAGE.write_text(page(ordered), encoding="utf-8")
 
 

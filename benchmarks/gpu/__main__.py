@@ -19,7 +19,6 @@ import json
 import os
 import subprocess
 import sys
-import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
@@ -27,6 +26,7 @@ from typing import IO
 
 from . import results
 from .running import CHECKS, GROUPS, Check, chosen, is_lost, run
+from .wheels import installed
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -40,9 +40,7 @@ def main(arguments: Sequence[str]) -> int:
     except ValueError as error:
         print(error, file=sys.stderr)
         return 2
-    with tempfile.TemporaryDirectory(prefix="mmrl-wheels-") as folder:
-        if options.wheels is not None:
-            install(options.wheels, Path(folder))
+    with installed(options.wheels):
         device = options.device or ("cpu" if options.tiny else "cuda")
         with _alone_on_stdout() as out:
             return _run_all(checks, options, device, out)
@@ -69,15 +67,6 @@ def _run_all(checks: Sequence[Check], options: argparse.Namespace, device: str, 
             subprocess.run(again, stdout=out)
             return 1
     return int(not have_passed)
-
-
-def install(wheels: Path, target: Path) -> None:
-    """Installs the wheels of a folder into `target`, without a network, where this process finds them first."""
-    command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-index", "--no-deps", "--no-compile"]
-    files = [str(path) for path in sorted(wheels.glob("*.whl"))]
-    subprocess.run([*command, "--target", str(target), *files], check=True, stdout=sys.stderr)
-    sys.path.insert(0, str(target))
-    os.environ["PYTHONPATH"] = os.pathsep.join([str(target), *filter(None, [os.environ.get("PYTHONPATH")])])
 
 
 @contextmanager

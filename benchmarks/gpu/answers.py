@@ -66,13 +66,12 @@ def _decoding(measured: Measurement, policy: Any, prompt: Any, case: str, size: 
         function = lambda length: answers_of(policy, prompt, count, length)  # noqa: E731
     first: list[Any] = []
     with without_adapter(network) if case == "base" else merged(network, is_merged=is_merged):
-        function(tokens if case == "compiled" else 20)  # warm: a step is compiled at the lengths that follow
+        warm = tokens if case == "compiled" else 20  # a step is compiled at the lengths that follow
+        function(warm)
         measured.begin_peak()
         seconds = measured.seconds(lambda: first.append(function(tokens)), warm=0)
         if measured.is_cuda and count == 64 and f"kernels_{case}" not in measured.figures:
-            measured.figures[f"kernels_{case}"] = measured.kernels(
-                lambda: function(tokens if case == "compiled" else 20)
-            )
+            measured.figures[f"kernels_{case}"] = measured.kernels(lambda: function(warm))
     policy.compile = False
     if not case.startswith("generate"):
         completions = first[0].trace.completions

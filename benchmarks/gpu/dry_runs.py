@@ -11,7 +11,6 @@ import json
 import multiprocessing
 import os
 import sys
-import tempfile
 import time
 import traceback
 from collections.abc import Iterator, Sequence
@@ -22,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from .measuring import gb, processors, significant
+from .wheels import installed
 
 WORKERS = 4  # a GPU divides its time among processes: 15 at once took each config 40 to 140 s on an H200, one 4 s
 # What the first process imports, for all others.
@@ -75,16 +75,12 @@ def dry_run(name: str, changes: Sequence[str], end: float) -> dict[str, Any] | N
 
 def main(arguments: Sequence[str]) -> int:
     """Runs what is named, or all. Returns 1 if one is not good."""
-    from .__main__ import install
-
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("configs", nargs="*", metavar="CONFIG")
     parser.add_argument("--seconds", type=float, default=float("inf"), help="none begins later")
     parser.add_argument("--wheels", type=Path, metavar="FOLDER", help="of wheels to use, installed first")
     options = parser.parse_args(arguments)
-    with tempfile.TemporaryDirectory(prefix="mmrl-wheels-") as folder:
-        if options.wheels is not None:
-            install(options.wheels, Path(folder))
+    with installed(options.wheels):
         from mmrl.core.config import shipped_names
 
         rows = []
