@@ -5,7 +5,7 @@ on the host, which knows them, so that no tower reads them back from the device.
 there (`mm_encoder_outputs` of transformers).
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
@@ -18,6 +18,7 @@ from .network import arguments_of, network_of
 from .segment_attention import NAME, Segments
 
 _KNOWN = ("qwen2_vl", "qwen2_5_vl", "qwen3_vl")  # the types whose towers compute from sizes what `sized` does
+_PASS = 2**14  # patches that a frozen tower computes in one pass: more gain nothing, and take memory
 _MEDIA = {"image": ("pixel_values", "image_grid_thw"), "video": ("pixel_values_videos", "video_grid_thw")}
 
 
@@ -78,8 +79,7 @@ class Tower:
     def __call__(self, prompts: Sequence[EncodedPrompt]) -> dict[str, Any]:
         """Returns the network's arguments for the media of prompts, in their order; each distinct prompt runs once.
 
-        A trained tower runs all prompts in one pass. A frozen one runs prompt by prompt, so that its features do not
-        depend on which prompts stand beside, and without gradients.
+        A trained tower runs all prompts in one pass. A frozen one runs without gradients, and small prompts together.
         """
         outputs = {}
         for kind, (_, grid) in _MEDIA.items():
@@ -96,14 +96,14 @@ class Tower:
 
     def _frozen(self, kind: str, prompts: Mapping[int, EncodedPrompt]) -> dict[int, Features]:
         assert self.kept is not None, "the tower is frozen"
-        made = {}
-        for name, prompt in prompts.items():
-            found = self.kept.of(prompt, kind)
-            if found is None:
-                with torch.no_grad():
-                    found = self._features(kind, [prompt])[0]
-                self.kept.keep(prompt, kind, found)
-            made[name] = found
+        found = {name: self.kept.of(prompt, kind) for name, prompt in prompts.items()}
+        made = {name: own for name, own in found.items() if own is not None}
+        for names in _together({name: _patches(prompts[name], kind) for name in prompts if name not in made}):
+            with torch.no_grad():
+                features = self._features(kind, [prompts[name] for name in names])
+            for name, own in zip(names, features, strict=True):
+                self.kept.keep(prompts[name], kind, own)
+                made[name] = own
         return made
 
     def _features(self, kind: str, prompts: Sequence[EncodedPrompt]) -> list[Features]:
@@ -117,6 +117,23 @@ class Tower:
         deepstack = getattr(output, "deepstack_features", None) or ()
         pooled, layers = _split(output.pooler_output, counts), [_split(layer, counts) for layer in deepstack]
         return [Features(own, tuple(layer[n] for layer in layers)) for n, own in enumerate(pooled)]
+
+
+def _patches(prompt: EncodedPrompt, kind: str) -> int:
+    return int(prompt.media[_MEDIA[kind][1]].prod(1).sum())
+
+
+def _together(patches: Mapping[int, int]) -> Iterator[list[int]]:
+    """Cuts prompts, by their numbers of patches, into runs of at most `_PASS` patches, or of one prompt."""
+    names, total = list[int](), 0
+    for name, count in patches.items():
+        if names and total + count > _PASS:
+            yield names
+            names, total = [], 0
+        names.append(name)
+        total += count
+    if names:
+        yield names
 
 
 def sized(visual: Any, grid: Tensor, device: torch.device) -> dict[str, Any]:

@@ -9,7 +9,7 @@ import torch
 
 from mmrl.core.contracts import ConfigError, Keeping
 from mmrl.modalities.encoding.segment_attention import NAME
-from mmrl.modalities.encoding.tower import KeptFeatures, makes_features
+from mmrl.modalities.encoding.tower import KeptFeatures, _together, makes_features
 from mmrl.modalities.loading.lora import Lora
 from mmrl.modalities.tokens.attention import FLEX, SEGMENTS, Attention
 from mmrl.modalities.vision_language import VisionLanguage
@@ -73,14 +73,28 @@ def test_kept_features_change_no_bit_of_an_update(family: str) -> None:
 
 
 @pytest.mark.slow
-def test_a_frozen_tower_runs_once_for_each_prompt_with_images() -> None:
+def test_a_frozen_tower_runs_once_for_all_small_prompts_and_never_again() -> None:
     policy = adapted()
     with counted(policy) as passes:
         drawn = ragged(vision_twins.rollout(policy))
         for which in ("trained", "reference", "trained"):
             with policy.weights(which):
                 evaluated(policy, drawn, CALLS) if which == "trained" else policy.recompute(drawn, 2)
-    assert passes == [WITH_IMAGES]
+    assert passes == [1]
+
+
+@pytest.mark.slow
+def test_prompts_share_a_pass_up_to_so_many_patches(monkeypatch: pytest.MonkeyPatch) -> None:
+    policies = [adapted(), adapted()]
+    found = []
+    for policy, most in zip(policies, (2**14, 20), strict=True):  # 16 patches and three times 16
+        monkeypatch.setattr("mmrl.modalities.encoding.tower._PASS", most)
+        with counted(policy) as passes:
+            found.append((passes, vision_twins.rollout(policy).trace.completions.log_prob))
+    assert [passes for passes, _ in found] == [[1], [WITH_IMAGES]]
+    torch.testing.assert_close(found[0][1], found[1][1], atol=1e-5, rtol=0)
+    monkeypatch.setattr("mmrl.modalities.encoding.tower._PASS", 20)
+    assert [list(run) for run in _together({1: 5, 2: 9, 3: 7, 4: 40, 5: 1})] == [[1, 2], [3], [4], [5]]
 
 
 @pytest.mark.slow
@@ -96,7 +110,7 @@ def test_features_are_freed_when_they_are_forgotten_and_made_again() -> None:
     assert kept.size == 0 and not kept._kept
     with counted(policy) as passes:
         policy.recompute(drawn, 9)
-    assert passes == [WITH_IMAGES]
+    assert passes == [1]
 
 
 @pytest.mark.slow
