@@ -36,6 +36,7 @@ from mmrl.training import checkpoint
 from mmrl.training.callbacks import CallbackError, Callbacks, Event, TrainControl, TrainState, frozen
 from mmrl.training.checkpoint import Checkpoint
 from mmrl.training.divergence import MAX_STUCK, both_fell, check_weights, diverged, norm_metrics, stuck_for
+from mmrl.training.engine_watch import EngineWatch
 from mmrl.training.held_out import EvaluationStopped, Evaluator, save_samples
 from mmrl.training.held_out import Result as Evaluated
 from mmrl.training.member_sampling import member_importance
@@ -77,6 +78,7 @@ class Trainer:
     newest_checkpoint: Path | None = None  # saved or restored
     newest_metrics: Mapping[str, float] = field(default_factory=dict)  # of the newest iteration of this start
     newest_held_out: Mapping[str, float] = field(default_factory=dict)  # of the newest evaluation of this start
+    engine_watch: EngineWatch = field(default_factory=EngineWatch)
 
     def __post_init__(self) -> None:
         self.micro_batch = self.micro_batch or self.config.updates.calls_at_once
@@ -211,9 +213,12 @@ class Trainer:
         self.newest_checkpoint = path_of(self.folder / "checkpoints", self.progress.iteration)
 
     def _ahead(self) -> dict[str, dict[str, Tensor]]:
-        """Returns what was sampled ahead for all processes, by weights that nobody has any more."""
+        """Returns what was sampled ahead for all processes, by weights that nobody has any more, or these weights."""
         if not self.config.rollout.ahead:
             return {}
+        if self.collector.elsewhere is not None:  # the samples are found again by their weights
+            is_under_way = 0 < self.progress.iteration < self.config.iterations
+            return {"sampled_by": dict(self.collector.elsewhere.sampled_by)} if is_under_way else {}
         assert isinstance(self.policy, SamplingAhead), "checked when the parts were built"
         return {"ahead": checkpoint.flatten_records(self.processes.gather(self.policy.ahead()), "ahead")}
 
@@ -258,6 +263,8 @@ class Trainer:
             self.replay.load(saved.tensors["replay"])
         if "ahead" in saved.tensors and isinstance(self.policy, SamplingAhead):
             self.policy.restore_ahead(checkpoint.restore_records(saved.tensors["ahead"], "ahead"))
+        if "sampled_by" in saved.tensors and self.collector.elsewhere is not None:
+            self.collector.sample_elsewhere(progress.iteration, saved.tensors["sampled_by"])
         self.progress, self.newest_checkpoint = progress, saved.path
 
     def _plugin_states(self) -> dict[str, Any]:
@@ -321,7 +328,7 @@ class Trainer:
         old: OldSource = "kept" if decay is not None else "itself" if is_single else "recorded"
         is_recomputed = old == "recorded" and updates.old == "recomputed" and "old" in self.loss.needs
         mismatch: dict[str, float] = {}
-        if is_sampled_elsewhere(self.policy):  # which recomputes in any case
+        if self._is_corrected:  # which recomputes in any case
             settings, sampled_by = self.config.correction, self.sampling_weights
             rollout, batch, mismatch = correct(
                 self.policy,
@@ -332,6 +339,8 @@ class Trainer:
                 sampled_by=sampled_by,
                 micro_batch=self.micro_batch,
             )
+            if self.processes.is_main and not self.config.rollout.ahead:  # older weights sampled: it differs for that
+                self.engine_watch.see(mismatch)
             is_recomputed = False
         score = partial(self.collector.scorer.score_in_graph, iteration=iteration)
         updater = Updater(self.policy, self.loss, self.processes, self.micro_batch, score)
@@ -350,6 +359,12 @@ class Trainer:
         metrics = {"optimizer/learning_rate": rate, "optimizer/steps": float(len(steps))}
         self.progress.stuck = stuck_for(self.progress.stuck, norms, may_scale=self.processes.may_scale)
         return metrics | mismatch | replayed | norm_metrics(norms) | mean_metrics(steps, self.processes)
+
+    @property
+    def _is_corrected(self) -> bool:
+        """Returns whether samples of this run's decisions are by another engine, or by older weights."""
+        is_ahead = self.collector.elsewhere is not None and self.loss.kind == "decisions"
+        return is_ahead or is_sampled_elsewhere(self.policy)
 
     def _steps(
         self,
