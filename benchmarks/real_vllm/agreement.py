@@ -47,7 +47,8 @@ def rows(folder: Path, families: Sequence[str], media: Sequence[str]) -> Iterato
 
 def _stages(model: Path, url: str, rank: int | None, kind: str) -> dict[str, Any]:
     lora = None if rank is None else Lora(rank=rank, alpha=2 * rank)
-    settings: dict[str, Any] = {"model": str(model), "vision": "trained", "lora": lora, "engine": client(url)}
+    vision = "frozen" if lora is not None and kind == "videos" else "trained"  # vLLM 0.32 adapts no tower for videos
+    settings: dict[str, Any] = {"model": str(model), "vision": vision, "lora": lora, "engine": client(url)}
     policy = Video(fps=2.0, **settings) if kind == "videos" else VisionLanguage(**settings)
     policy.prepare(Placement(torch.device("cpu"), torch.float32))
     prompts, before = PROMPTS[kind], {n: t.detach().clone() for n, t in policy.weights.parameters.items()}

@@ -51,7 +51,9 @@ def _agreement(rows: Sequence[Row]) -> Iterator[str]:
     yield "prompts with none, one and two images, or with videos. The trainer computes in float32. Numbers are the mean"
     yield "and the largest difference of a token's log-prob in nats. All trained weights are moved by a fifth of their"
     yield "spread, then sent; the last column is the control, answers by the weights before the move. A run warns once"
-    yield "where the mean is above 0.05, or rises to four times that of its first iteration and above 0.001.\n"
+    yield "where the mean is above 0.05, or rises to four times that of its first iteration and above 0.001."
+    yield "With videos the LoRA is on the language model alone: with one on the tower, too, vLLM's log-probs were"
+    yield "0.9 nats from those with the tower's part and from those without it, and mmrl refused the run.\n"
     shown = [
         [row["family"], row["prompts"], row["trained"], row["server"], *(_sizes(row[stage]) for stage in STAGES)]
         for row in rows

@@ -44,5 +44,6 @@ def check_tower(tower: Sequence[Tensor], try_server: Callable[[], Trial]) -> Non
         raise ConfigError(
             "engine: the vLLM server leaves out the adapter's part that reads images: its log-probs are "
             f"{with_tower:.2g} nats from this run's with that part, and {without:.2g} from those without; start it "
-            "with --enable-tower-connector-lora, or adapt the language model alone (modality.vision: frozen)"
+            "with --enable-tower-connector-lora; where it has that, it uses the part wrongly for prompts as these, so "
+            "adapt the language model alone (modality.vision: frozen)"
         )
