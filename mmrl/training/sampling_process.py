@@ -179,7 +179,7 @@ def _work(connection: Connection) -> None:
 
 def _tf32() -> bool:
     """Returns whether this process computes products of float32 numbers in TF32."""
-    return torch.backends.cuda.matmul.allow_tf32
+    return bool(torch.backends.cuda.matmul.allow_tf32)
 
 
 class _Pickler(pickle.Pickler):

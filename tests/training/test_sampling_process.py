@@ -16,6 +16,7 @@ from mmrl.core.data import Rollout
 from mmrl.reporting.tracking import Tracking
 from mmrl.training import checkpoint
 from mmrl.training.processes import Processes
+from mmrl.training.rollouts import MemberRequest
 from mmrl.training.sampling_process import GroupRequest, SamplingProcess
 from mmrl.training.trainer import Trainer
 from tests.tiny_runs import KINDS, SMALL
@@ -89,9 +90,7 @@ def test_samples_are_by_the_weights_of_one_iteration_before(tmp_path: Path) -> N
         before.update(now)
         return collected
 
-    def requests_of(rollout: Rollout) -> list[object]:
-        from mmrl.training.rollouts import MemberRequest
-
+    def requests_of(rollout: Rollout) -> list[MemberRequest]:
         return [MemberRequest.whole((key, one), 4) for key, one in zip(rollout.keys, rollout.prompts, strict=True)]
 
     object.__setattr__(trainer, "collector", _Noting(collector, noting))
