@@ -71,7 +71,7 @@ def _compared(case: str, model: Path, url: str, pairs: int, against: Path | None
     try:
         for number in range(pairs):
             order = list(sides) if number % 2 else list(reversed(sides))
-            rounds.append({side: _asked(sides[side]) for side in order})
+            rounds.append({side: _figures_of(sides[side]) for side in order})
         syncs = [sides["vllm"].ask("sync")["seconds"] for _ in range(3)]
     finally:
         for sampler in sides.values():
@@ -87,7 +87,7 @@ def _compared(case: str, model: Path, url: str, pairs: int, against: Path | None
     return found
 
 
-def _asked(side: Sampler) -> dict[str, float]:
+def _figures_of(side: Sampler) -> dict[str, float]:
     """Returns the figures of one rollout; CPU seconds are those of the server too."""
     before = _server_seconds()
     found = side.ask("figures")

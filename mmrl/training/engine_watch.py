@@ -18,12 +18,12 @@ class EngineWatch:
     """Watches `engine/difference` of a run whose answers are sampled by the present weights."""
 
     first: float | None = None  # of the first iteration that it saw
-    has_told: bool = False
+    has_warned: bool = False
 
     def see(self, metrics: Mapping[str, float]) -> None:
         """Warns once where the difference is far too large, or rose with the weights that were sent."""
         difference = metrics.get("engine/difference")
-        if difference is None or self.has_told:
+        if difference is None or self.has_warned:
             return
         self.first = difference if self.first is None else self.first
         if difference > FAR:
@@ -38,5 +38,5 @@ class EngineWatch:
             )
         else:
             return
-        self.has_told = True
+        self.has_warned = True
         log.warning("engine/difference, between the server's log-probs and the trainer's, %s", what)

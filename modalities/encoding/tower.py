@@ -98,7 +98,7 @@ class Tower:
         assert self.kept is not None, "the tower is frozen"
         found = {name: self.kept.of(prompt, kind) for name, prompt in prompts.items()}
         made = {name: own for name, own in found.items() if own is not None}
-        for names in _together({name: _patches(prompts[name], kind) for name in prompts if name not in made}):
+        for names in _cut_into_passes({name: _patches(prompts[name], kind) for name in prompts if name not in made}):
             with torch.no_grad():
                 features = self._features(kind, [prompts[name] for name in names])
             for name, own in zip(names, features, strict=True):
@@ -123,7 +123,7 @@ def _patches(prompt: EncodedPrompt, kind: str) -> int:
     return int(prompt.media[_MEDIA[kind][1]].prod(1).sum())
 
 
-def _together(patches: Mapping[int, int]) -> Iterator[list[int]]:
+def _cut_into_passes(patches: Mapping[int, int]) -> Iterator[list[int]]:
     """Cuts prompts, by their numbers of patches, into runs of at most `_PASS` patches, or of one prompt."""
     names, total = list[int](), 0
     for name, count in patches.items():

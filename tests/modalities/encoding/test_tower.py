@@ -9,7 +9,7 @@ import torch
 
 from mmrl.core.contracts import ConfigError, Keeping
 from mmrl.modalities.encoding.segment_attention import NAME
-from mmrl.modalities.encoding.tower import KeptFeatures, _together, makes_features
+from mmrl.modalities.encoding.tower import KeptFeatures, _cut_into_passes, makes_features
 from mmrl.modalities.loading.lora import Lora
 from mmrl.modalities.tokens.attention import FLEX, SEGMENTS, Attention
 from mmrl.modalities.vision_language import VisionLanguage
@@ -94,7 +94,7 @@ def test_prompts_share_a_pass_up_to_so_many_patches(monkeypatch: pytest.MonkeyPa
     assert [passes for passes, _ in found] == [[1], [WITH_IMAGES]]
     torch.testing.assert_close(found[0][1], found[1][1], atol=1e-5, rtol=0)
     monkeypatch.setattr("mmrl.modalities.encoding.tower._PASS", 20)
-    assert [list(run) for run in _together({1: 5, 2: 9, 3: 7, 4: 40, 5: 1})] == [[1, 2], [3], [4], [5]]
+    assert [list(run) for run in _cut_into_passes({1: 5, 2: 9, 3: 7, 4: 40, 5: 1})] == [[1, 2], [3], [4], [5]]
 
 
 @pytest.mark.slow
