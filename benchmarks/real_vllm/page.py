@@ -79,7 +79,8 @@ def _learning(rows: Sequence[Row]) -> Iterator[str]:
     yield "## Learning\n"
     yield "`python -m benchmarks.real_vllm learning --task clicks` and `--task agents`: `quickstart_gui` for 100"
     yield "iterations and `quickstart_agent` for 15, by the trainer's own rollouts and by vLLM in float32; `ahead` is"
-    yield "`rollout.ahead: 1`. Scores are of held-out prompts, sampled, before and after training; seconds are medians."
+    yield "`rollout.ahead: 1`. Scores are of held-out prompts, sampled, before and after training; seconds are medians,"
+    yield "with other jobs on the same two cores."
     yield ""
     runs = [row for row in rows if "seed" in row]
     shown = [
@@ -91,9 +92,10 @@ def _learning(rows: Sequence[Row]) -> Iterator[str]:
     ]
     columns = ["task", "rollouts", "seed", "before", "after", "s/iteration", "nats", "effective", "staleness"]
     yield from _table(columns, shown)
-    yield ""
     means = [[row["task"], row["side"], row["mean"], row["difference"]] for row in rows if "mean" in row]
-    yield from _table(["task", "rollouts", "mean after", "against own"], means)
+    if means:
+        yield ""
+        yield from _table(["task", "rollouts", "mean after", "against own"], means)
 
 
 def _faults(rows: Sequence[Row]) -> Iterator[str]:

@@ -16,6 +16,7 @@ from weakref import finalize
 
 import torch
 from pydantic import Field
+from safetensors import SafetensorError
 from torch import Tensor
 
 from mmrl.core.checked import Checked
@@ -244,13 +245,19 @@ class VllmEngine:
     def send(self, weights: tuple[int, ...], write: Callable[[Path], None]) -> None:
         """Sends the weights now in place, whose fingerprint is given.
 
-        `write` makes a folder of them, and is called before anything can fail.
+        `write` makes a folder of them, and is called before anything else can fail. Raises RunError where it cannot.
         """
         self._weights = None  # unknown if this fails
         name = f"{self._name}-{self._num_syncs}"  # of the next sync
         self._num_syncs += 1  # of a failed sync as well: a server may hold a part of it under its name
         self._folders.append(self._folder() / name)
-        write(self._folders[-1])
+        try:
+            write(self._folders[-1])
+        except (OSError, SafetensorError) as error:  # safetensors reports a full disk as its own error
+            raise RunError(
+                f"engine.folder: cannot write the weights for the server into {self._folder()}: {error}; make room "
+                "there, or set another folder"
+            ) from error
         with ThreadPoolExecutor(len(self._replicas)) as pool:
             list(pool.map(lambda replica: self._give(replica, name), self._replicas))
         while len(self._folders) > 1:

@@ -203,6 +203,6 @@ class Replica:
         except Refused as error:
             raise ConfigError(
                 f"engine: the vLLM server does not reload its weights: {error}; start it with VLLM_SERVER_DEV_MODE=1, "
-                "and let it see engine.folder under the same path"
+                "let it serve this run's model, and let it see engine.folder under the same path"
             ) from error
         self.version = name

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors import SafetensorError
 
 from mmrl.core.contracts import ConfigError, RunError
 from mmrl.modalities.tokens.vllm.engine import Vllm, VllmEngine
@@ -481,6 +482,20 @@ def test_a_failed_sync_is_made_again_under_another_name(tmp_path: Path) -> None:
         recorded.add(broken, reload(made, tmp_path, 1), *reloaded(made, 1))
         with pytest.raises(ConfigError, match=r"does not reload its weights: .* HTTP 500: no memory"):
             made.follow({"w": torch.zeros(2)}, whole_model, 2)
+        made.follow({"w": torch.zeros(2)}, whole_model, 2)
+    assert [path.name for path in tmp_path.iterdir()] == [f"{made._name}-1"]
+
+
+@pytest.mark.parametrize("error", [OSError(28, "No space left on device"), SafetensorError("No space left on device")])
+def test_weights_that_cannot_be_written_are_named_and_sent_again(error: Exception, tmp_path: Path) -> None:
+    def full(_folder: Path) -> None:
+        raise error
+
+    with replaying(START) as recorded:
+        made = engine(recorded.url, tmp_path)
+        recorded.add(reload(made, tmp_path, 1), *reloaded(made, 1))
+        with pytest.raises(RunError, match=f"cannot write the weights for the server into {tmp_path}: .*No space left"):
+            made.follow({"w": torch.zeros(2)}, full, 2)
         made.follow({"w": torch.zeros(2)}, whole_model, 2)
     assert [path.name for path in tmp_path.iterdir()] == [f"{made._name}-1"]
 
