@@ -167,7 +167,8 @@ class Collector:
         for chunk in self._chunks(self._upcoming(iteration)):
             with suppress(ValueError):
                 plans = tuple(self._plan(one) for one in chunk)
-                requests.append(GroupRequest(tuple(o.prompt for o in chunk), plans, tuple(o.key for o in chunk)))
+                prompts, keys = tuple(one.prompt for one in chunk), tuple(one.key for one in chunk)
+                requests.append(GroupRequest(prompts, plans, keys))
         self.elsewhere.begin(weights, requests)
 
     def _upcoming(self, iteration: int) -> list[MemberRequest]:

@@ -14,6 +14,7 @@ from mmrl.core.config import load_config
 from mmrl.core.contracts import ConfigError, RunError
 from mmrl.core.data import Rollout
 from mmrl.reporting.tracking import Tracking
+from mmrl.run_directory.resumed_settings import may_change
 from mmrl.training import checkpoint
 from mmrl.training.processes import Processes
 from mmrl.training.rollouts import MemberRequest
@@ -178,6 +179,10 @@ def test_parts_that_need_what_is_not_there_are_refused() -> None:
         build(load_config("quickstart", [*SMALL, *KINDS["draft"], ELSEWHERE]))
     with pytest.raises(ConfigError, match="whose screens are not known ahead"):
         build(load_config("quickstart_agent", [ELSEWHERE]))
+
+
+def test_a_resumed_run_may_sample_on_another_device_but_not_stop_sampling_ahead() -> None:
+    assert may_change("rollout.devices.0") and not may_change("rollout.ahead")
 
 
 def test_each_process_of_a_machine_has_its_own_device() -> None:
