@@ -35,7 +35,6 @@ from mmrl.training.processes import Processes
 from mmrl.training.replay import Replay
 from mmrl.training.reward_gradients import requires_gradients
 from mmrl.training.rollouts import Collector
-from mmrl.training.sampling_process import SamplingProcess
 from mmrl.training.trainer import OF_REWARD, Trainer
 
 _TAKES = {"advantage": "(scores, paths=None)", "loss": "(measures, batch)"}  # what these are called with
@@ -92,13 +91,12 @@ def make_trainer(config: RunConfig, parts: Parts, folder: Path, tracking: Tracki
         torch.set_num_threads(config.threads)
     _set_tf32(config.tf32)
     processes = Processes(config.precision, config.sharding)
-    elsewhere = _sampling_process(config, parts.policy, processes)
     parts = _prepared(config, parts, processes)
     config = batches.chosen(config, parts, processes)
     plug_ins = {"advantage": parts.advantage, "loss": parts.loss, "sampler": parts.sampler}
     plug_ins |= {"curriculum": parts.prompts.curriculum}
     plug_ins |= {f"{OF_REWARD}{term.name}": term.reward for term in parts.scorer.terms}
-    collector = _collector(config, parts, processes, elsewhere)
+    collector = _collector(config, parts, processes)
     evaluator = _evaluator(config, parts, processes, collector.chunk * config.group_size)
     also = parts.evaluation.also if parts.evaluation is not None else {}
     return Trainer(
@@ -158,16 +156,7 @@ def _prepared(config: RunConfig, parts: Parts, processes: Processes) -> Parts:
     return parts
 
 
-def _sampling_process(config: RunConfig, policy: Modality, processes: Processes) -> SamplingProcess | None:
-    """Returns the process that samples ahead for this one, which loads the same model meanwhile; None: none is set."""
-    if config.rollout.devices is None:
-        return None
-    found = SamplingProcess(processes.own(config.rollout.devices))
-    found.load(policy, processes.placement.dtype, config.seed)
-    return found
-
-
-def _collector(config: RunConfig, parts: Parts, processes: Processes, elsewhere: SamplingProcess | None) -> Collector:
+def _collector(config: RunConfig, parts: Parts, processes: Processes) -> Collector:
     return Collector(
         policy=parts.policy,
         sampler=parts.sampler,
@@ -183,7 +172,6 @@ def _collector(config: RunConfig, parts: Parts, processes: Processes, elsewhere:
         advantage=parts.advantage,
         stores_on_host=config.memory.rollouts == "host",
         ahead=config.rollout.ahead,
-        elsewhere=elsewhere,
     )
 
 

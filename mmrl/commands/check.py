@@ -236,7 +236,6 @@ def _shrunk(config: RunConfig) -> RunConfig:
             "prompts_per_iteration": groups,
             "groups": shrunk_groups(config.groups, groups),
             "rollout_groups": None if config.rollout_groups is None else 1,
-            "rollout": config.rollout.model_copy(update={"devices": config.rollout.devices and ["cpu"]}),
             "group_size": _smallest_group(config, compared),
             "sampler": _short(config.sampler),
             "evaluation": evaluation,

@@ -213,12 +213,9 @@ class Trainer:
         self.newest_checkpoint = path_of(self.folder / "checkpoints", self.progress.iteration)
 
     def _ahead(self) -> dict[str, dict[str, Tensor]]:
-        """Returns what was sampled ahead for all processes, by weights that nobody has any more, or these weights."""
+        """Returns what was sampled ahead for all processes, by weights that nobody has any more."""
         if not self.config.rollout.ahead:
             return {}
-        if self.collector.elsewhere is not None:  # the samples are found again by their weights
-            is_under_way = 0 < self.progress.iteration < self.config.iterations
-            return {"sampled_by": dict(self.collector.elsewhere.sampled_by)} if is_under_way else {}
         assert isinstance(self.policy, SamplingAhead), "checked when the parts were built"
         return {"ahead": checkpoint.flatten_records(self.processes.gather(self.policy.ahead()), "ahead")}
 
@@ -263,8 +260,6 @@ class Trainer:
             self.replay.load(saved.tensors["replay"])
         if "ahead" in saved.tensors and isinstance(self.policy, SamplingAhead):
             self.policy.restore_ahead(checkpoint.restore_records(saved.tensors["ahead"], "ahead"))
-        if "sampled_by" in saved.tensors and self.collector.elsewhere is not None:
-            self.collector.sample_elsewhere(progress.iteration, saved.tensors["sampled_by"])
         self.progress, self.newest_checkpoint = progress, saved.path
 
     def _plugin_states(self) -> dict[str, Any]:
@@ -328,7 +323,7 @@ class Trainer:
         old: OldSource = "kept" if decay is not None else "itself" if is_single else "recorded"
         is_recomputed = old == "recorded" and updates.old == "recomputed" and "old" in self.loss.needs
         mismatch: dict[str, float] = {}
-        if self._is_corrected:  # which recomputes in any case
+        if is_sampled_elsewhere(self.policy):  # which recomputes in any case
             settings, sampled_by = self.config.correction, self.sampling_weights
             rollout, batch, mismatch = correct(
                 self.policy,
@@ -359,12 +354,6 @@ class Trainer:
         metrics = {"optimizer/learning_rate": rate, "optimizer/steps": float(len(steps))}
         self.progress.stuck = stuck_for(self.progress.stuck, norms, may_scale=self.processes.may_scale)
         return metrics | mismatch | replayed | norm_metrics(norms) | mean_metrics(steps, self.processes)
-
-    @property
-    def _is_corrected(self) -> bool:
-        """Returns whether samples of this run's decisions are by another engine, or by older weights."""
-        is_ahead = self.collector.elsewhere is not None and self.loss.kind == "decisions"
-        return is_ahead or is_sampled_elsewhere(self.policy)
 
     def _steps(
         self,
