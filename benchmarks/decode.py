@@ -69,14 +69,18 @@ class Operations(TorchDispatchMode):
 class Decoder:
     """A policy and prompts that it answers, by the package that this process imports."""
 
-    def __init__(self, case: str, folder: Path, answers: int, tokens: int) -> None:
-        """Loads or makes the model of a case."""
+    def __init__(self, case: str, folder: Path, answers: int, tokens: int, url: str = "") -> None:
+        """Loads or makes the model of a case; a vLLM server at `url`, where one is named, samples in its place."""
         self.answers, self.tokens = answers, tokens
         torch.set_num_threads(1)
         if case == "screens":
             self._load_screens()
         else:
             self._make_random(folder, (CASES | OPTIONS)[case])
+        if url:
+            from mmrl.modalities.tokens.vllm.engine import Vllm
+
+            self.policy.engine = Vllm(name="vllm", url=url)
 
     def _load_screens(self) -> None:
         from mmrl.assembly.build import build
@@ -116,10 +120,20 @@ class Decoder:
         return self.policy.rollout(self.prompts, [AnswerPlan(8, self.tokens)] * len(keys), keys).trace.completions
 
     def figures(self) -> dict[str, float]:
-        """Returns CPU seconds and steps of one rollout, the prompts' reading included."""
-        begin = time.process_time()
+        """Returns seconds, steps and tokens of one rollout, the prompts' reading included."""
+        begin, cpu = time.perf_counter(), time.process_time()
         completions = self.sample()
-        return {"cpu_seconds": time.process_time() - begin, "steps": int(completions.length.max())}
+        cpu_seconds, seconds = time.process_time() - cpu, time.perf_counter() - begin
+        length = completions.length
+        return {"cpu_seconds": cpu_seconds, "seconds": seconds, "steps": int(length.max()), "tokens": int(length.sum())}
+
+    def sync(self) -> dict[str, float]:
+        """Changes a weight and sends the server all; returns the seconds that sending took."""
+        with torch.no_grad():
+            next(iter(self.policy.weights.parameters.values())).add_(1e-6)
+        begin = time.perf_counter()
+        self.policy.send_weights()
+        return {"seconds": time.perf_counter() - begin}
 
     def counts(self) -> dict[str, Any]:
         """Returns operations and host reads of a step (of 8 steps more), live tensors, and what was sampled."""
@@ -148,10 +162,11 @@ class Decoder:
 def work() -> None:
     """Answers questions of the other process, one JSON line each."""
     settings = json.loads(sys.stdin.readline())
-    decoder = Decoder(settings["case"], Path(settings["folder"]), settings["answers"], settings["tokens"])
+    decoder = Decoder(**settings | {"folder": Path(settings["folder"])})
     print(json.dumps({}), flush=True)
+    answers = {"counts": decoder.counts, "figures": decoder.figures, "sync": decoder.sync}
     for line in sys.stdin:
-        print(json.dumps(decoder.counts() if line.strip() == "counts" else decoder.figures()), flush=True)
+        print(json.dumps(answers[line.strip()]()), flush=True)
 
 
 class Worker:

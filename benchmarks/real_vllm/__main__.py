@@ -21,7 +21,7 @@ from typing import Any
 
 import torch
 
-from . import agreement, environment, faults, learning, models, page, speed
+from . import agreement, environment, faults, learning, models, page
 
 
 def main() -> None:
@@ -45,7 +45,9 @@ def _lines(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
     elif options.what == "faults":
         yield from faults.rows(options.folder, options.faults)
     elif options.what == "speed":
-        sys.path.append(str(Path(__file__).resolve().parents[1]))  # the other benchmarks
+        sys.path.append(str(Path(__file__).resolve().parents[1]))  # the other benchmarks, which import each other
+        from . import speed
+
         yield from speed.rows(options.folder, options.pairs, options.against)
 
 

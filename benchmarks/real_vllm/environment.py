@@ -10,9 +10,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from mmrl.core.contracts import ConfigError, RunError
+from mmrl.core.contracts import ConfigError
 from mmrl.modalities.tokens.vllm.engine import Vllm
 from mmrl.modalities.tokens.vllm.launch import Launched, Served, arguments_of, environment_of
+from mmrl.modalities.tokens.vllm.replica import Replica
 from mmrl.system.json_server import JsonServer
 
 VERSION = "0.32.0"  # the newest with a wheel for CPUs
@@ -89,7 +90,7 @@ def serving(folder: Path, model: Path, *, dtype: str = "float32", lora_rank: int
         given = environment_of(served, can_sleep=False)
         launched = Launched([*command(folder), str(model), *options], given, log_file)
         try:
-            launched.wait_until(lambda: is_up(url), 600)
+            launched.wait_until(Replica(JsonServer(url, 10, retries=0), num_tokens=0).is_up, 600)
             yield url
         finally:
             launched.end()
@@ -100,15 +101,6 @@ def free_url() -> str:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return f"http://127.0.0.1:{probe.getsockname()[1]}"
-
-
-def is_up(url: str) -> bool:
-    """Returns whether the server answers."""
-    try:
-        JsonServer(url, timeout_seconds=10, retries=0).get("/health")
-    except (ConfigError, RunError):
-        return False
-    return True
 
 
 def client(url: str) -> Vllm:

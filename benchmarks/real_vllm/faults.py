@@ -14,7 +14,10 @@ from typing import Any
 
 import psutil
 
+from mmrl.core.contracts import ConfigError
 from mmrl.labs import checkpoint
+from mmrl.modalities.tokens.vllm.weights import PREFIX
+from mmrl.reporting.record import read_record
 from mmrl.system.json_server import JsonServer
 
 from . import environment
@@ -52,10 +55,9 @@ class Trained:
 
 
 def iterations_of(run: Path) -> int:
-    """Returns how many iterations a run has logged."""
-    with suppress(FileNotFoundError):
-        lines = (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
-        return max((json.loads(line)["iteration"] for line in lines), default=0)
+    """Returns how many iterations a run has logged, also while it writes."""
+    with suppress(ConfigError):  # nothing is there yet
+        return read_record(run).span[1]
     return 0
 
 
@@ -82,7 +84,7 @@ def send(url: str, number: signal.Signals) -> None:
 
 def left() -> dict[str, int]:
     """Returns how many folders of weights lie in the temporary folder."""
-    return {"folders_left": len(list(Path(gettempdir()).glob("mmrl-weights-*")))}
+    return {"folders_left": len(list(Path(gettempdir()).glob(f"{PREFIX}*")))}
 
 
 def adapters_at(url: str) -> int:
@@ -122,7 +124,7 @@ def restarted(folder: Path, parent: Path) -> Iterator[dict[str, Any]]:
     trained.reach(2)
     send(url, signal.SIGKILL)
     found = trained.outcome()
-    differences = [line["engine/difference"] for line in lines_of(parent / "run")]
+    differences = read_record(parent / "run").metrics["engine/difference"].values
     yield {"fault": "own server killed", **found, "largest_difference": max(differences), "processes": running(url)}
 
 
@@ -176,12 +178,6 @@ def run_killed(folder: Path, parent: Path) -> Iterator[dict[str, Any]]:
 def running(url: str) -> int:
     """Returns how many processes of a server live."""
     return len(processes_of(url))
-
-
-def lines_of(run: Path) -> list[dict[str, Any]]:
-    """Returns the logged iterations of a run."""
-    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
-    return [line for line in lines if "engine/difference" in line]
 
 
 FAULTS: dict[str, Callable[[Path, Path], Iterator[dict[str, Any]]]] = {

@@ -1,6 +1,5 @@
 """Runs of the labs by a real vLLM, one iteration ahead too, against the same runs by the trainer's own rollouts."""
 
-import json
 import os
 import statistics
 import subprocess
@@ -11,6 +10,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from mmrl.labs import checkpoint
+from mmrl.reporting.record import read_record
 
 from .environment import serving
 
@@ -57,14 +57,12 @@ def _train(config: str, settings: Sequence[str], run: Path) -> None:
 
 def _figures(run: Path) -> dict[str, Any]:
     """Returns the held-out score before and after a run, medians of its seconds, and what its engine's metrics say."""
-    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
-    scores = [line["held_out/score"] for line in lines if "held_out/score" in line]
-    trained = [line for line in lines if "time/iteration" in line]
-    times = {name: statistics.median(line[f"time/{name}"] for line in trained) for name in ("iteration", "rollout")}
+    metrics = read_record(run).metrics
+    scores = metrics["held_out/score"].values
+    times = {name: statistics.median(metrics[f"time/{name}"].values) for name in ("iteration", "rollout")}
     figures = {"before": round(scores[0], 4), "after": round(scores[-1], 4)}
     figures |= {f"{name}_seconds": round(value, 3) for name, value in times.items()}
     for metric in ("engine/difference", "engine/effective", "rollout/staleness"):
-        if metric in trained[-1]:
-            values = [line[metric] for line in trained]
-            figures[metric] = float(f"{statistics.mean(values):.3g}")
+        if metric in metrics:
+            figures[metric] = float(f"{statistics.mean(metrics[metric].values):.3g}")
     return figures

@@ -38,11 +38,10 @@ def page() -> str:
     return "\n".join(parts)
 
 
-def _table(head: Sequence[str], rows: Sequence[Sequence[object]]) -> Iterator[str]:
-    yield f"| {' | '.join(head)} |"
-    yield "|" + "---|" * len(head)
-    for row in rows:
-        yield f"| {' | '.join(map(str, row))} |"
+def _table(head: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
+    cells = [[str(cell).replace("|", "\\|") for cell in row] for row in rows]
+    lines = [f"| {' | '.join(head)} |", "|" + "---|" * len(head)]
+    return "\n".join([*lines, *(f"| {' | '.join(row)} |" for row in cells)])
 
 
 def _agreement(rows: Sequence[Row]) -> Iterator[str]:
@@ -54,25 +53,15 @@ def _agreement(rows: Sequence[Row]) -> Iterator[str]:
     yield "where the mean is above 0.05, or rises to four times that of its first iteration and above 0.001."
     yield "With videos the LoRA is on the language model alone: with one on the tower, too, vLLM's log-probs were"
     yield "0.9 nats from those with the tower's part and from those without it, and mmrl refused the run.\n"
-    shown = [
-        [row["family"], row["prompts"], row["trained"], row["server"], *(_sizes(row[stage]) for stage in STAGES)]
-        for row in rows
-    ]
-    yield from _table(["family", "prompts", "sent", "server", *STAGES], shown)
+    yield _by_stage(rows, lambda found: f"{found['mean']:.1e}, {found['largest']:.1e}")
     yield "\nThe same rows by k3, the estimate of KL(engine, trainer) per token, and by the effective sample size:\n"
-    shown = [
-        [row["family"], row["prompts"], row["trained"], row["server"], *(_weights(row[stage]) for stage in STAGES)]
-        for row in rows
-    ]
-    yield from _table(["family", "prompts", "sent", "server", *STAGES], shown)
+    yield _by_stage(rows, lambda found: f"{found['k3']:.1e}, {found['effective']:.4g}")
 
 
-def _sizes(found: Row) -> str:
-    return f"{found['mean']:.1e}, {found['largest']:.1e}"
-
-
-def _weights(found: Row) -> str:
-    return f"{found['k3']:.1e}, {found['effective']:.4g}"
+def _by_stage(rows: Sequence[Row], cell: Callable[[Row], str]) -> str:
+    case = ("family", "prompts", "trained", "server")
+    shown = [[*(row[name] for name in case), *(cell(row[stage]) for stage in STAGES)] for row in rows]
+    return _table(["family", "prompts", "sent", "server", *STAGES], shown)
 
 
 def _learning(rows: Sequence[Row]) -> Iterator[str]:
@@ -91,11 +80,11 @@ def _learning(rows: Sequence[Row]) -> Iterator[str]:
         for row in runs
     ]
     columns = ["task", "rollouts", "seed", "before", "after", "s/iteration", "nats", "effective", "staleness"]
-    yield from _table(columns, shown)
+    yield _table(columns, shown)
     means = [[row["task"], row["side"], row["mean"], row["difference"]] for row in rows if "mean" in row]
     if means:
         yield ""
-        yield from _table(["task", "rollouts", "mean after", "against own"], means)
+        yield _table(["task", "rollouts", "mean after", "against own"], means)
 
 
 def _faults(rows: Sequence[Row]) -> Iterator[str]:
@@ -106,9 +95,9 @@ def _faults(rows: Sequence[Row]) -> Iterator[str]:
     for row in rows:
         counted = {"folders_left": "folders", "processes": "processes", "adapters_left": "adapters"}
         left = ", ".join(f"{row[name]} {what}" for name, what in counted.items() if name in row)
-        words = " ".join(row.get("says", [])).removeprefix("mmrl: ").replace("|", "\\|")
+        words = " ".join(row.get("says", [])).removeprefix("mmrl: ")
         shown.append([row["fault"], row.get("exit", ""), row.get("iterations", ""), words, left])
-    yield from _table(["what happens", "exit", "iterations", "last message", "left"], shown)
+    yield _table(["what happens", "exit", "iterations", "last message", "left"], shown)
 
 
 def _speed(rows: Sequence[Row]) -> Iterator[str]:
@@ -137,7 +126,7 @@ def _speed(rows: Sequence[Row]) -> Iterator[str]:
         "vLLM, per CPU s",
         "sync, s",
     ]
-    yield from _table(columns, shown)
+    yield _table(columns, shown)
 
 
 SECTIONS: dict[str, Callable[[Sequence[Row]], Iterator[str]]] = {

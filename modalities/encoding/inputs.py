@@ -89,6 +89,17 @@ def pad_rows(rows: Sequence[Tensor], value: int, side: Side) -> Tensor:
     return pad_sequence(last_first, batch_first=True, padding_value=value, padding_side=side).movedim(1, -1)
 
 
+def runs(counts: Sequence[int], size: int) -> list[range]:
+    """Returns runs of prompts whose counts, of answers or patches, sum up to `size` at most; one with more is alone."""
+    ranges, start, total = [], 0, 0
+    for number, count in enumerate(counts):
+        if number > start and total + count > size:
+            ranges.append(range(start, number))
+            start, total = number, 0
+        total += count
+    return [*ranges, range(start, len(counts))] if counts else []
+
+
 def join_media(parts: Sequence[Mapping[str, Tensor]], axes: Axes = MappingProxyType({})) -> dict[str, Tensor]:
     """Joins the media of several prompts in order.
 

@@ -5,7 +5,7 @@ on the host, which knows them, so that no tower reads them back from the device.
 there (`mm_encoder_outputs` of transformers).
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .inputs import EncodedPrompt, join_media
+from .inputs import EncodedPrompt, join_media, runs
 from .network import arguments_of, network_of
 from .segment_attention import NAME, Segments
 
@@ -98,7 +98,9 @@ class Tower:
         assert self.kept is not None, "the tower is frozen"
         found = {name: self.kept.of(prompt, kind) for name, prompt in prompts.items()}
         made = {name: own for name, own in found.items() if own is not None}
-        for names in _cut_into_passes({name: _patches(prompts[name], kind) for name in prompts if name not in made}):
+        lacking = [name for name in prompts if name not in made]
+        for run in runs([_patches(prompts[name], kind) for name in lacking], _PASS):
+            names = [lacking[number] for number in run]
             with torch.no_grad():
                 features = self._features(kind, [prompts[name] for name in names])
             for name, own in zip(names, features, strict=True):
@@ -121,19 +123,6 @@ class Tower:
 
 def _patches(prompt: EncodedPrompt, kind: str) -> int:
     return int(prompt.media[_MEDIA[kind][1]].prod(1).sum())
-
-
-def _cut_into_passes(patches: Mapping[int, int]) -> Iterator[list[int]]:
-    """Cuts prompts, by their numbers of patches, into runs of at most `_PASS` patches, or of one prompt."""
-    names, total = list[int](), 0
-    for name, count in patches.items():
-        if names and total + count > _PASS:
-            yield names
-            names, total = [], 0
-        names.append(name)
-        total += count
-    if names:
-        yield names
 
 
 def sized(visual: Any, grid: Tensor, device: torch.device) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
-from ..encoding.inputs import EncodedPrompt, PromptBatch
+from ..encoding.inputs import EncodedPrompt, PromptBatch, runs
 from .backbone import Backbone, expand
 from .compiled_step import CompiledStep
 from .completions import Completions, StoppingCriteria
@@ -219,7 +219,7 @@ class AnswerGenerator:
         """
         counts = torch.bincount(prompt_of, minlength=len(prompts)).tolist()
         size = 0 if self.backbone.one_at_a_time else self.batch_size
-        batches = runs([count * leaves for count in counts], size) if prompts else []
+        batches = runs([count * leaves for count in counts], size)
         for index in range(len(batches) if self.lockstep is None else self.lockstep.maximum(len(batches))):
             numbers = batches[index] if index < len(batches) else range(0)
             own = [prompts[number] for number in numbers]
@@ -413,14 +413,3 @@ class PrefilledPrompts:
         is_padded = state.is_padded or bool((before.length < before.tokens.shape[1]).any())
         hidden = states[state.slot, length - 1]
         return replace(state, length=length, hidden=hidden, mask=mask, is_padded=is_padded)
-
-
-def runs(counts: Sequence[int], size: int) -> list[range]:
-    """Returns runs of prompts with at most `size` answers together; a prompt that has more is alone."""
-    ranges, start, total = [], 0, 0
-    for number, count in enumerate(counts):
-        if number > start and total + count > size:
-            ranges.append(range(start, number))
-            start, total = number, 0
-        total += count
-    return [*ranges, range(start, len(counts))]

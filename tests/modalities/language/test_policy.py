@@ -10,9 +10,10 @@ from mmrl.core.contracts import Placement
 from mmrl.core.data import Rollout
 from mmrl.core.keys import GroupKey
 from mmrl.core.views import DecisionView
+from mmrl.modalities.encoding.inputs import runs
 from mmrl.modalities.tiny.vision_language import BUILDERS
 from mmrl.modalities.tokens.completions import Completions, StoppingCriteria, uniforms
-from mmrl.modalities.tokens.generation import AnswerGenerator, runs
+from mmrl.modalities.tokens.generation import AnswerGenerator
 from mmrl.modalities.tokens.sampling import SamplingDistribution, Support, sample_tokens, sampling_log_probs
 from mmrl.modalities.vision_language import VisionLanguage
 from mmrl.plans.answers import AnswerPlan
