@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from mmrl.core.data import Observation
+from mmrl.environments.base.tab import Tab
 from mmrl.environments.browser import Browser
 from mmrl.labs.pages.world import FIRST_SEED, TASKS
 from mmrl.parsing.actions.action import Action
@@ -80,6 +81,8 @@ def test_the_same_task_seed_and_actions_give_the_same_in_another_browser(world: 
             seen = [one.reset(task(name, 11), seed) for seed, one in enumerate(worlds)]
             for number in range(9):
                 assert seen[0] == seen[1], f"{name} after {actions}"  # pixel for pixel, and words and rewards
+                states = [one.within(Tab.state, "reading the page") for one in worlds]  # a difference is seen in words
+                assert states[0] == states[1], f"{name} after {actions}"
                 assert world.state_key() == other.state_key(), f"{name} after {actions}"
                 if seen[0].is_done:
                     break

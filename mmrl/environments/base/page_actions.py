@@ -102,6 +102,7 @@ class Hands:
         await self.page.mouse.down()
         await self.page.mouse.move(*end, steps=DRAG_STEPS)
         await self.page.mouse.up()
+        await self.page.mouse.move(*end)  # a drop ends in its own time: this comes after it, and finds what lies there
 
     async def _scroll(self, action: Action, point: Point) -> None:
         amount = self.scroll_step if action.amount is None else action.amount
