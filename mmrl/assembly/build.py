@@ -35,6 +35,7 @@ from mmrl.training.processes import Processes
 from mmrl.training.replay import Replay
 from mmrl.training.reward_gradients import requires_gradients
 from mmrl.training.rollouts import Collector
+from mmrl.training.sampling_process import SamplingProcess, check_device, packed
 from mmrl.training.trainer import OF_REWARD, Trainer
 
 _TAKES = {"advantage": "(scores, paths=None)", "loss": "(measures, batch)"}  # what these are called with
@@ -91,12 +92,13 @@ def make_trainer(config: RunConfig, parts: Parts, folder: Path, tracking: Tracki
         torch.set_num_threads(config.threads)
     _set_tf32(config.tf32)
     processes = Processes(config.precision, config.sharding)
+    elsewhere = _sampling_process(config, parts.policy, processes)
     parts = _prepared(config, parts, processes)
     config = batches.chosen(config, parts, processes)
     plug_ins = {"advantage": parts.advantage, "loss": parts.loss, "sampler": parts.sampler}
     plug_ins |= {"curriculum": parts.prompts.curriculum}
     plug_ins |= {f"{OF_REWARD}{term.name}": term.reward for term in parts.scorer.terms}
-    collector = _collector(config, parts, processes)
+    collector = _collector(config, parts, processes, elsewhere)
     evaluator = _evaluator(config, parts, processes, collector.chunk * config.group_size)
     also = parts.evaluation.also if parts.evaluation is not None else {}
     return Trainer(
@@ -156,7 +158,19 @@ def _prepared(config: RunConfig, parts: Parts, processes: Processes) -> Parts:
     return parts
 
 
-def _collector(config: RunConfig, parts: Parts, processes: Processes) -> Collector:
+def _sampling_process(config: RunConfig, policy: Modality, processes: Processes) -> SamplingProcess | None:
+    """Returns the process that samples ahead for this one, not started; None: none is set. Before the model is loaded.
+
+    Raises ConfigError for a device that cannot be used.
+    """
+    if config.rollout.devices is None:
+        return None
+    device = processes.own(config.rollout.devices)
+    check_device(device, processes.device)
+    return SamplingProcess(packed(policy), device, processes.placement.dtype, config.seed)
+
+
+def _collector(config: RunConfig, parts: Parts, processes: Processes, elsewhere: SamplingProcess | None) -> Collector:
     return Collector(
         policy=parts.policy,
         sampler=parts.sampler,
@@ -172,6 +186,7 @@ def _collector(config: RunConfig, parts: Parts, processes: Processes) -> Collect
         advantage=parts.advantage,
         stores_on_host=config.memory.rollouts == "host",
         ahead=config.rollout.ahead,
+        elsewhere=elsewhere,
     )
 
 

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from mmrl.assembly.ahead_checks import check_ahead
 from mmrl.assembly.reward_checks import (
     check_best,
     check_controls,
@@ -185,11 +186,7 @@ def _check_plan(config: RunConfig, parts: Parts, plan: GroupPlan) -> None:
     _check_comparison(config, parts, plan)
     check_dense(parts.scorer, parts.policy.sample_kind, plan, "sampler")
     refuse_unsampled(parts.policy, plan, "sampler", is_sharded=config.sharding == "full")
-    if config.rollout.ahead and not PolicyDeclaration.of(parts.policy).samples_ahead:
-        raise ConfigError(
-            "rollout.ahead is for answers that an inference engine samples: set modality.engine, with sleep 0, and no "
-            f"agent, whose screens are not known ahead; got modality {config.modality['name']!r}"
-        )
+    check_ahead(config, parts.policy, parts.sampler, parts.loss, plan)
 
 
 def _check_evaluation(config: RunConfig, parts: Parts, evaluation: EvaluationParts) -> None:

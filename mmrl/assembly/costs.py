@@ -70,7 +70,7 @@ def num_looks(loss: Loss, num_calls: float, micro_batch: int | Literal["auto"]) 
 
 def is_recomputed(config: RunConfig, loss: Loss, policy: Modality) -> bool:
     """Returns whether each rollout is evaluated once more before its first optimizer step."""
-    if is_sampled_elsewhere(policy):
+    if is_sampled_elsewhere(policy) or (config.rollout.devices is not None and loss.kind == "decisions"):
         return True
     updates = config.updates
     is_set = updates.old == "recomputed" and updates.epochs * updates.minibatches > 1

@@ -19,7 +19,7 @@ from mmrl.assembly.forecast import forecast, known_gpu
 from mmrl.assembly.group_checks import missing_tree, plans_of_iteration, shared_work, shrunk_groups
 from mmrl.commands.instrumentation import Instrumented, instrument
 from mmrl.core import plugins
-from mmrl.core.config import DatasetSettings, Plugin, PromptSettings, RunConfig
+from mmrl.core.config import DatasetSettings, Plugin, PromptSettings, RolloutSettings, RunConfig
 from mmrl.core.contracts import EngineTwinned, Holding, Placement, PromptSharing, Provable, Reward, Shrinking, Sized
 from mmrl.core.data import Prompt
 from mmrl.core.declarations import AdvantageDeclaration
@@ -236,6 +236,8 @@ def _shrunk(config: RunConfig) -> RunConfig:
             "prompts_per_iteration": groups,
             "groups": shrunk_groups(config.groups, groups),
             "rollout_groups": None if config.rollout_groups is None else 1,
+            # a process of its own would load the model, not its twin
+            "rollout": config.rollout if config.rollout.devices is None else RolloutSettings(),
             "group_size": _smallest_group(config, compared),
             "sampler": _short(config.sampler),
             "evaluation": evaluation,

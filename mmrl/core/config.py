@@ -274,10 +274,13 @@ class DataSettings(Settings):
 class RolloutSettings(Settings):
     """When rollouts are sampled."""
 
-    # 1: the inference engine samples the rollout of the next iteration while this one is learned from. Its answers are
-    # then by weights one iteration old, which the section `correction` makes up for. 0: by the present weights. Needs
-    # `modality.engine` without `sleep`, and no agent.
+    # 1: the inference engine, or the processes of `devices`, sample the rollout of the next iteration while this one is
+    # learned from. It is then by weights one iteration old, which the section `correction` makes up for. 0: by the
+    # present weights. Needs `modality.engine` without `sleep`, or `devices`, and no agent.
     ahead: Literal[0, 1] = 0
+    # For images and videos: devices, such as `[cuda:1]`, one for each process of the run on a machine. On each a
+    # process of its own with a copy of the network samples ahead.
+    devices: list[str] | None = None
 
 
 class ScoringSettings(Settings):

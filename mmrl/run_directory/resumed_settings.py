@@ -15,6 +15,7 @@ MAY_CHANGE = (
     "sharding",
     # where and how a server is reached
     *(f"modality.engine.{name}" for name in ("url", "retries", "timeout_seconds", "outage_seconds")),
+    "rollout.devices",  # where the next iteration is sampled
     "data",  # threads, and what they may hold
     *DESCRIBING,
 )

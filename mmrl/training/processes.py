@@ -75,6 +75,16 @@ class Processes:
         """Returns this process's part of a list that all processes hold; parts differ by one item at most."""
         return list(items[self._accelerator.process_index :: self.num_processes])
 
+    def own(self, devices: Sequence[Item]) -> Item:
+        """Returns this process's one of the devices of a machine. Raises ConfigError where there are too few."""
+        number = int(self._accelerator.local_process_index)
+        if number >= len(devices):
+            raise ConfigError(
+                f"rollout.devices must name a device for each process of a machine, got {len(devices)} for process "
+                f"number {number + 1}"
+            )
+        return devices[number]
+
     def gather(self, items: Sequence[Item]) -> list[Item]:
         """Returns the items of all processes, in the order of the processes. Every process must call it."""
         if self.num_processes == 1:

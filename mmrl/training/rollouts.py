@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -21,6 +22,7 @@ from mmrl.scoring.metrics import degenerate_groups, groups_outside, plain_total
 from mmrl.scoring.scorer import Judgement, Scorer, ScoringQueue
 from mmrl.training.allocation import further_members
 from mmrl.training.processes import Processes
+from mmrl.training.sampling_process import GroupRequest, SamplingProcess
 from mmrl.training.sharding import dummy_rollout
 
 KeyedPrompt = tuple[GroupKey, Prompt]
@@ -85,6 +87,7 @@ class Collector:
     advantage: Advantage  # decides which groups are degenerate
     stores_on_host: bool = False  # scored rollouts, in the CPU's memory
     ahead: int = 0  # iterations that a rollout may be sampled ahead of
+    elsewhere: SamplingProcess | None = None  # what samples ahead; None: the policy's inference engine
 
     def __call__(self, iteration: int, weights: WeightsName) -> Collected:
         """Returns the groups of `iteration`, sampled under `weights`. Every process must call it.
@@ -143,14 +146,38 @@ class Collector:
             self.policy.prefetch([prompt for _, prompt in numbered])
 
     def sample_ahead(self, iteration: int, weights: WeightsName) -> None:
-        """Lets the inference engine begin to sample the first groups of `iteration` by `weights`; returns at once.
+        """Begins to sample the first groups of `iteration` by `weights` elsewhere; returns at once.
 
         The prompts, keys and plans are those of the call for that iteration, which takes the samples; groups that
         refill it are sampled then. Every process must call it.
         """
+        if self.elsewhere is None:
+            self.processes.sampled(self.policy, weights, partial(self._begin, self._upcoming(iteration)))
+            return
+        with self.processes.lockstep(), self.policy.weights(weights):
+            self.sample_elsewhere(iteration, self.policy.weights.parameters)
+
+    def sample_elsewhere(self, iteration: int, weights: Mapping[str, Tensor]) -> None:
+        """Lets the other process begin to sample the first groups of `iteration` by trained tensors; returns at once.
+
+        Nothing is begun where a group cannot be planned, which is an error of the iteration.
+        """
+        assert self.elsewhere is not None, "asked where it is there"
+        requests = []
+        for chunk in self._chunks(self._upcoming(iteration)):
+            with suppress(ValueError):
+                plans = tuple(self._plan(one) for one in chunk)
+                prompts, keys = tuple(one.prompt for one in chunk), tuple(one.key for one in chunk)
+                requests.append(GroupRequest(prompts, plans, keys))
+        self.elsewhere.begin(iteration, weights, requests)
+
+    def _upcoming(self, iteration: int) -> list[MemberRequest]:
+        """Returns this process's groups of a later iteration, as they begin."""
         keyed = [(GroupKey(self.seed, iteration, index), one) for index, one in self.prompts.upcoming(self.wanted)]
-        groups = [MemberRequest.whole(one, self.group_size) for one in self.processes.share(keyed)]
-        self.processes.sampled(self.policy, weights, partial(self._begin, groups))
+        return [MemberRequest.whole(one, self.group_size) for one in self.processes.share(keyed)]
+
+    def _chunks(self, requests: Sequence[MemberRequest]) -> list[Sequence[MemberRequest]]:
+        return [requests[start : start + self.chunk] for start in range(0, len(requests), self.chunk)]
 
     def _begin(self, groups: Sequence[MemberRequest]) -> None:
         assert isinstance(self.policy, SamplingAhead), "checked when the parts were built"
@@ -159,6 +186,8 @@ class Collector:
             self.policy.sample_ahead([one.prompt for one in groups], plans, [one.key for one in groups])
 
     def _num_ahead(self) -> int:
+        if self.elsewhere is not None:
+            return self.elsewhere.num_taken
         return self.policy.num_taken_ahead if self.ahead and isinstance(self.policy, SamplingAhead) else 0
 
     def _statistics(self, rollouts: Sequence[Rollout]) -> dict[str, float]:
@@ -198,7 +227,7 @@ class Collector:
 
         Also returns the reason for each prompt that could not be read, by prompt index; such a prompt has no group.
         """
-        chunks = [requests[start : start + self.chunk] for start in range(0, len(requests), self.chunk)]
+        chunks = self._chunks(requests)
         rollouts, judgements, unread = [], [], dict[int, str]()
         with ScoringQueue(self.scorer, self.processes.device) as queue:
             for number in range(self.processes.maximum(len(chunks))):
@@ -233,6 +262,9 @@ class Collector:
         return self._rollout(rest) if rest else None, unread
 
     def _rollout(self, chunk: Sequence[MemberRequest]) -> Rollout:
+        ahead = None if self.elsewhere is None else self.elsewhere.take([one.key for one in chunk])
+        if ahead is not None:
+            return ahead
         try:
             plans = [self._plan(one) for one in chunk]
         except ValueError as error:  # a random window of each group may leave nothing to train

@@ -79,6 +79,7 @@ class Trainer:
     newest_metrics: Mapping[str, float] = field(default_factory=dict)  # of the newest iteration of this start
     newest_held_out: Mapping[str, float] = field(default_factory=dict)  # of the newest evaluation of this start
     engine_watch: EngineWatch = field(default_factory=EngineWatch)
+    sampled_by: Mapping[str, Tensor] = field(default_factory=dict)  # restored weights that sampled the next iteration
 
     def __post_init__(self) -> None:
         self.micro_batch = self.micro_batch or self.config.updates.calls_at_once
@@ -117,6 +118,10 @@ class Trainer:
             self.save()
             self._notify("on_save")
         is_stopping = self._is_stopping()
+        if self.sampled_by and not is_done and not is_stopping:
+            with self.processes.lockstep():
+                self.collector.sample_elsewhere(now.iteration, self.sampled_by)
+            self.sampled_by = {}
         while not is_done and not is_stopping:
             started = time.perf_counter()
             metrics = self._iterated(now.iteration)
@@ -213,9 +218,12 @@ class Trainer:
         self.newest_checkpoint = path_of(self.folder / "checkpoints", self.progress.iteration)
 
     def _ahead(self) -> dict[str, dict[str, Tensor]]:
-        """Returns what was sampled ahead for all processes, by weights that nobody has any more."""
+        """Returns what was sampled ahead for all processes, by weights that nobody has any more, or these weights."""
         if not self.config.rollout.ahead:
             return {}
+        if self.collector.elsewhere is not None:  # the samples are found again by their weights
+            sampled_by = self.sampled_by or self.collector.elsewhere.sampled_by
+            return {"sampled_by": dict(sampled_by)} if sampled_by else {}
         assert isinstance(self.policy, SamplingAhead), "checked when the parts were built"
         return {"ahead": checkpoint.flatten_records(self.processes.gather(self.policy.ahead()), "ahead")}
 
@@ -260,6 +268,8 @@ class Trainer:
             self.replay.load(saved.tensors["replay"])
         if "ahead" in saved.tensors and isinstance(self.policy, SamplingAhead):
             self.policy.restore_ahead(checkpoint.restore_records(saved.tensors["ahead"], "ahead"))
+        if self.collector.elsewhere is not None:
+            self.sampled_by = saved.tensors.get("sampled_by", {})
         self.progress, self.newest_checkpoint = progress, saved.path
 
     def _plugin_states(self) -> dict[str, Any]:
@@ -323,7 +333,7 @@ class Trainer:
         old: OldSource = "kept" if decay is not None else "itself" if is_single else "recorded"
         is_recomputed = old == "recorded" and updates.old == "recomputed" and "old" in self.loss.needs
         mismatch: dict[str, float] = {}
-        if is_sampled_elsewhere(self.policy):  # which recomputes in any case
+        if self._is_corrected:  # which recomputes in any case
             settings, sampled_by = self.config.correction, self.sampling_weights
             rollout, batch, mismatch = correct(
                 self.policy,
@@ -354,6 +364,12 @@ class Trainer:
         metrics = {"optimizer/learning_rate": rate, "optimizer/steps": float(len(steps))}
         self.progress.stuck = stuck_for(self.progress.stuck, norms, may_scale=self.processes.may_scale)
         return metrics | mismatch | replayed | norm_metrics(norms) | mean_metrics(steps, self.processes)
+
+    @property
+    def _is_corrected(self) -> bool:
+        """Returns whether samples of this run's decisions are by another engine, or by older weights."""
+        is_ahead = self.collector.elsewhere is not None and self.loss.kind == "decisions"
+        return is_ahead or is_sampled_elsewhere(self.policy)
 
     def _steps(
         self,

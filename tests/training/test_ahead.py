@@ -167,5 +167,7 @@ def test_a_run_that_is_stopped_and_resumed_is_the_run_that_was_not(other: str, t
 def test_what_cannot_be_sampled_ahead_is_refused(other: str) -> None:
     agent = ("sampler={name: episodes, max_tokens: 6, max_turns: 3}",) if "Clicker" in other else ()
     settings = [*SMALL, *vision_language(), "loss={name: grpo}", "evaluation=null", *agent, AHEAD]
-    with pytest.raises(ConfigError, match=r"rollout.ahead is for answers that an inference engine samples: set modal"):
+    with pytest.raises(
+        ConfigError, match=r"rollout.ahead needs what samples ahead: rollout.devices, or modality.engine"
+    ):
         build(load_config("quickstart", [*settings, "modality.engine={name: vllm}", other]))

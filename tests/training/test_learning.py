@@ -96,7 +96,9 @@ def learn(
         "averaging": AveragingSettings(decay=0.5),
     }
     parts: dict[str, Any] = dict.fromkeys(("folder", "evaluator", "tracking"))
-    parts["collector"] = SimpleNamespace(scorer=SimpleNamespace(score_in_graph=print))  # nothing is scored
+    parts["collector"] = SimpleNamespace(
+        scorer=SimpleNamespace(score_in_graph=print), elsewhere=None
+    )  # nothing is scored
     trainer = Trainer(
         config=cast(Any, SimpleNamespace(**settings)),
         processes=Processes(),
