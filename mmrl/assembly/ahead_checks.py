@@ -3,16 +3,17 @@
 import torch
 
 from mmrl.core.config import RunConfig
-from mmrl.core.contracts import ConfigError, Loss, Modality, Sampler, Sized
+from mmrl.core.contracts import ConfigError, Loss, Modality, Sampler
 from mmrl.core.declarations import PolicyDeclaration
 from mmrl.plans.groups import GroupPlan
 from mmrl.plans.offline import OfflinePlan
 from mmrl.scoring.during_sampling import reward_of
 from mmrl.training.reward_gradients import requires_gradients
+from mmrl.training.sampling_process import packed
 
 
 def check_ahead(config: RunConfig, policy: Modality, sampler: Sampler, loss: Loss, plan: GroupPlan) -> None:
-    """Raises ConfigError for runs of which nothing can be sampled ahead as they set it."""
+    """Raises ConfigError for runs of which nothing can be sampled ahead as they set it, before a model is loaded."""
     ahead, devices, modality = config.rollout.ahead, config.rollout.devices, config.modality["name"]
     declared = PolicyDeclaration.of(policy)
     if devices is None:
@@ -23,7 +24,6 @@ def check_ahead(config: RunConfig, policy: Modality, sampler: Sampler, loss: Los
             )
         return
     loss_name, sampler_name = config.loss["name"], config.sampler["name"]
-    has_sizes = isinstance(policy, Sized) and bool(policy.known_sizes)
     refusals = {
         "is for sampling ahead; set rollout.ahead to 1": not ahead,
         "is for runs without modality.engine; leave one of the two out": declared.has_inference_engine,
@@ -36,14 +36,12 @@ def check_ahead(config: RunConfig, policy: Modality, sampler: Sampler, loss: Los
         f"cannot serve loss {loss_name!r}, whose gradients go through the sampler": (
             loss.kind == "outputs" or requires_gradients(loss)
         ),
-        f"cannot serve loss {loss_name!r} with modality.sizes: log-probs are corrected for samples of one size": (
-            loss.kind == "decisions" and has_sizes
-        ),
         "does not go with replay, whose samples are older still; leave one of the two out": config.replay is not None,
     }
     for why, is_so in refusals.items():
         if is_so:
             raise ConfigError(f"rollout.devices {why}")
+    packed(policy)
     for device in devices or [""]:
         try:
             torch.device(device)

@@ -165,8 +165,9 @@ def _sampling_process(config: RunConfig, policy: Modality, processes: Processes)
     """
     if config.rollout.devices is None:
         return None
-    device = processes.own(config.rollout.devices)
-    check_device(device, processes.device)
+    with processes.lockstep():
+        device = processes.own(config.rollout.devices)
+        check_device(device, processes.device)
     return SamplingProcess(packed(policy), device, processes.placement.dtype, config.seed)
 
 

@@ -16,7 +16,7 @@ from mmrl.assembly.build import build, closing, make_trainer
 from mmrl.assembly.compatibility import Parts, final_weights
 from mmrl.commands.model_card import write_card
 from mmrl.commands.summary import Outcome, better_iteration, summary_of
-from mmrl.core.config import RunConfig, load_config, near_config, shipped_names
+from mmrl.core.config import RolloutSettings, RunConfig, load_config, near_config, shipped_names
 from mmrl.core.contracts import ConfigError, RunError
 from mmrl.core.data import WeightsName
 from mmrl.prompts.filtering import warn_cut
@@ -261,6 +261,7 @@ def restored(
     folder, is_run = Path(source), _is_run(source)
     saved = _read_beside(folder, at) if is_run else None  # first: an edited config.yaml is named by its keys
     config = config_of(source, overrides)
+    config = config.model_copy(update={"rollout": RolloutSettings()})  # nothing is sampled ahead
     if is_whole:
         config = config.model_copy(update={"sharding": "none"})
     parts = build(config)

@@ -236,15 +236,15 @@ class MemorySettings(Settings):
 
 
 class CorrectionSettings(Settings):
-    """The correction for answers that an inference engine samples, whose log-probs are never quite those of the policy.
+    """The correction for samples of an inference engine, or of older weights, whose log-probs are not the policy's own.
 
-    Advantages are multiplied by importance weights w = p_policy / p_engine. Without `modality.engine` nothing is
-    corrected. `docs/engines.md` says more.
+    Advantages are multiplied by importance weights w = p_policy / p_engine. Without `modality.engine` and
+    `rollout.devices` nothing is corrected. `docs/engines.md` says more.
     """
 
     # Weights are `truncated` at `cap`, or `masked` to 0 outside of `floor` to `cap`; `none`: no correction.
     kind: Literal["none", "truncated", "masked"] = "truncated"
-    level: Literal["token", "sequence"] = "token"  # one weight for each token, or one for the whole answer
+    level: Literal["token", "sequence"] = "token"  # one weight for each token (or step), or one for a whole sample
     cap: Annotated[float, Field(ge=1)] = 2.0  # the largest weight
     floor: Annotated[float, Field(ge=0, le=1)] = 0.5  # the smallest weight that is not masked
 

@@ -111,12 +111,9 @@ class Outputs:
         return replace(self, videos=None, fps=None, audio=None, audio_rate=None, each=each)
 
     def on_host(self) -> "Outputs":
-        """Returns the outputs with their images, videos and sound in the CPU's memory."""
+        """Returns the outputs with their images in the CPU's memory."""
         each = None if self.each is None else tuple(one.on_host() for one in self.each)
-        images, videos, audio = (
-            None if media is None else on_host(media) for media in (self.images, self.videos, self.audio)
-        )
-        return replace(self, images=images, videos=videos, audio=audio, each=each)
+        return replace(self, images=None if self.images is None else on_host(self.images), each=each)
 
     def with_given(self, given: Tensor) -> "Outputs":
         """Returns the outputs with their places among those that the prompts bring, [B] int64; see the field."""

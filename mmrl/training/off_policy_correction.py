@@ -1,4 +1,4 @@
-"""The off-policy correction of answers of an inference engine, whose log-probs differ from the trainer's own.
+"""The off-policy correction of samples of an inference engine or of older weights, by the trainer's own log-probs.
 
 Maths: docs/maths/group-relative-losses.md#samples-of-another-engine-or-of-older-weights
 """
@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from mmrl.core.config import CorrectionSettings
-from mmrl.core.contracts import ConfigError, LossBatch, Modality, Shardable
+from mmrl.core.contracts import ConfigError, LossBatch, Modality, Shardable, Sized
 from mmrl.core.data import Rollout, WeightsName, count_calls
 from mmrl.core.declarations import PolicyDeclaration
 from mmrl.core.numerics import kl_estimate
@@ -117,23 +117,23 @@ def correct(
     sampled_by: WeightsName,
     micro_batch: int,
 ) -> tuple[Rollout | None, LossBatch | None, dict[str, float]]:
-    """Returns an engine's rollout made fit to learn from. Every process must call it.
+    """Returns a rollout that was sampled elsewhere, made fit to learn from. Every process must call it.
 
     Returned are the rollout with log-probs recomputed by the weights `sampled_by`, the batch with advantages [B, K]
     times the corrected importance weights, and the metrics of the mismatch.
     """
     sums, largest = torch.zeros(len(_COLUMNS), dtype=torch.float64), torch.zeros((), dtype=torch.float64)
     if rollout is None or batch is None:
-        with policy.weights(sampled_by), torch.no_grad():
+        with processes.lockstep(), policy.weights(sampled_by), torch.no_grad():
             for _ in range(processes.maximum(0)):  # as many calls as the others', where they share the weights
                 assert isinstance(policy, Shardable), "only such policies are sharded"
                 policy.dummy_forward()
     else:
-        view = DecisionView(torch.arange(count_calls(rollout.blocks[0])))
-        theirs = policy.recorded(rollout, view)
-        with policy.weights(sampled_by):
-            rollout = policy.recompute(rollout, micro_batch)
-        log_ratio = policy.recorded(rollout, view).log_ratio(theirs)  # type: ignore[union-attr, arg-type]
+        sampled, view = rollout, DecisionView(torch.arange(count_calls(rollout.blocks[0])))
+        with processes.lockstep():
+            with policy.weights(sampled_by):
+                rollout = policy.recompute(sampled, micro_batch)
+            log_ratio = _log_ratio(policy, rollout, sampled, view, micro_batch)
         is_decision = (view.weight(rollout).to(log_ratio.device) > 0) & (batch.weight > 0)  # [B, K]
         sums, largest = mismatch(log_ratio, is_decision, settings)
         weight = importance(log_ratio, is_decision, settings.level)
@@ -142,3 +142,12 @@ def correct(
     gathered = processes.gather([(sums, largest)])
     total = torch.stack([sums for sums, _ in gathered]).sum(0)
     return rollout, batch, mismatch_metrics(total, torch.stack([most for _, most in gathered]).max())
+
+
+def _log_ratio(policy: Modality, now: Rollout, before: Rollout, view: DecisionView, micro_batch: int) -> Tensor:
+    """Returns the log-probs [B, K] that one rollout records less those of the other, by few calls at a time: each may
+    have a latent."""
+    alike = policy.apart(now, view) if isinstance(policy, Sized) else [view]
+    parts = [part for one in alike for part in one.split(micro_batch)] or [view]
+    ratios = (policy.recorded(now, part).log_ratio(policy.recorded(before, part)) for part in parts)  # type: ignore[union-attr, arg-type]
+    return sum(ratios, torch.zeros(()))

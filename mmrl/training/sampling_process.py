@@ -9,10 +9,11 @@ import socket
 import subprocess
 import sys
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
+from pathlib import Path
 from queue import SimpleQueue
 from threading import Thread
 from typing import Any
@@ -29,6 +30,7 @@ from mmrl.plans.offline import roll_out
 from mmrl.system.errors import describe
 
 _PATIENCE = 20.0  # seconds that its end may take
+_FOR_THE_RUN = (signal.SIGINT, signal.SIGTERM)  # signals that end a run in good time, and this process with it
 log = logging.getLogger(__name__)
 
 
@@ -50,7 +52,7 @@ class _Setting:
     dtype: torch.dtype
     seed: int  # of the run
     threads: int
-    tf32: bool
+    tf32: tuple[bool, bool]  # of products of matrices, and of convolutions
 
 
 @dataclass(frozen=True)
@@ -86,8 +88,11 @@ class SamplingProcess:
     num_taken: int = field(default=0, init=False)  # samples so far
     _weights: Mapping[str, Tensor] = field(default_factory=dict, init=False, repr=False)  # what was sent last
     _waiting: list[tuple[GroupKey, ...]] = field(default_factory=list, init=False)  # of the requests under way
+    _folder: Path = field(default_factory=Path.cwd, init=False, repr=False)  # by which the settings name files
     _connection: Connection | None = field(default=None, init=False, repr=False)
+    _outbox: "SimpleQueue[bytes | None]" = field(default_factory=SimpleQueue, init=False, repr=False)
     _process: "subprocess.Popen[bytes] | None" = field(default=None, init=False, repr=False)
+    _end: Callable[[], None] = field(default=lambda: None, init=False, repr=False)
 
     @property
     def sampled_by(self) -> Mapping[str, Tensor]:
@@ -121,14 +126,30 @@ class SamplingProcess:
         self.num_taken += 0 if rollout is None else rollout.num_samples
         return rollout
 
+    def close(self) -> None:
+        """Ends the process, whatever it does; the next `begin` starts another."""
+        self._end()
+        self._waiting, self._connection = [], None
+
     def _start(self) -> None:
         ours, theirs = socket.socketpair()
-        # not by -m: what it pickles must be of this module, not of its main one
-        command = [sys.executable, "-c", f"from {__name__} import main; main({theirs.fileno()})"]
-        self._process = subprocess.Popen(command, pass_fds=[theirs.fileno()], stdout=subprocess.DEVNULL)
+        # not by -m: what it pickles must be of this module, not of its main one; -P: no file of the folder shadows
+        # what is imported, which is found where this process finds it
+        code = f"import sys; sys.path[:] = {sys.path!r}; from {__name__} import main; main({theirs.fileno()})"
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, _FOR_THE_RUN)  # until the process ignores them
+        try:
+            self._process = subprocess.Popen(
+                [sys.executable, "-P", "-c", code],
+                pass_fds=[theirs.fileno()],
+                stdout=subprocess.DEVNULL,
+                cwd=self._folder,
+            )
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
         theirs.close()
-        self._connection = Connection(ours.detach())
-        finalize(self, _end, self._connection, self._process)
+        self._connection, self._outbox = Connection(ours.detach()), SimpleQueue()
+        Thread(target=_send_all, args=(self._connection, self._outbox), daemon=True).start()
+        self._end = finalize(self, _end, self._connection, self._outbox, self._process)
         self._send(_Setting(self.policy, self.device, self.dtype, self.seed, torch.get_num_threads(), _tf32()))
 
     def _receive(self) -> Rollout | None:
@@ -145,11 +166,7 @@ class SamplingProcess:
         return reply.rollout
 
     def _send(self, message: object) -> None:
-        assert self._connection is not None, "it was started"
-        try:
-            self._connection.send_bytes(_written(message))
-        except OSError as error:
-            raise self._lost() from error
+        self._outbox.put(_written(message))
 
     def _lost(self) -> RunError:
         assert self._process is not None, "it was started"
@@ -189,7 +206,8 @@ def check_device(name: str, trains_on: torch.device) -> None:
         )
 
 
-def _end(connection: Connection, process: "subprocess.Popen[bytes]") -> None:
+def _end(connection: Connection, outbox: "SimpleQueue[bytes | None]", process: "subprocess.Popen[bytes]") -> None:
+    outbox.put(None)
     connection.close()  # which ends it, wherever it is
     try:
         process.wait(_PATIENCE)
@@ -198,37 +216,43 @@ def _end(connection: Connection, process: "subprocess.Popen[bytes]") -> None:
         process.wait()
 
 
+def _send_all(connection: Connection, outbox: "SimpleQueue[bytes | None]") -> None:
+    """Sends all messages, so that nobody waits until the other side reads them; None: there are no more."""
+    with suppress(OSError):  # the other side is gone, which whoever receives from it finds out
+        while (message := outbox.get()) is not None:
+            connection.send_bytes(message)
+
+
 def main(pipe: int) -> None:
     """Samples what it is asked for over the pipe of this number, and ends this process when the pipe does."""
-    for number in (signal.SIGINT, signal.SIGTERM):  # which are for the run: it saves, and then closes the pipe
+    for number in _FOR_THE_RUN:  # which saves, and then closes the pipe
         signal.signal(number, signal.SIG_IGN)
-    connection, inbox = Connection(pipe), SimpleQueue[Any]()
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, _FOR_THE_RUN)
+    connection, inbox, outbox = Connection(pipe), SimpleQueue[bytes](), SimpleQueue["bytes | None"]()
     Thread(target=_listen, args=(connection, inbox), daemon=True).start()
+    Thread(target=_send_all, args=(connection, outbox), daemon=True).start()
     try:
-        _sample(connection, inbox)
-    except (BrokenPipeError, ConnectionResetError):
-        os._exit(0)  # the run has ended
+        _sample(inbox, outbox)
     except BaseException:
         traceback.print_exc()
         os._exit(1)  # threads of libraries would keep it
 
 
-def _listen(connection: Connection, inbox: SimpleQueue[Any]) -> None:
+def _listen(connection: Connection, inbox: "SimpleQueue[bytes]") -> None:
     """Reads all messages, so that the run never waits for this process to be ready for them."""
-    try:
+    with suppress(EOFError, OSError):
         while True:
             inbox.put(connection.recv_bytes())
-    except (EOFError, OSError):
-        os._exit(0)  # the run has ended: nobody waits for what is being sampled
+    os._exit(0)  # the run has ended: nobody waits for what is being sampled
 
 
-def _sample(connection: Connection, inbox: SimpleQueue[Any]) -> None:
+def _sample(inbox: "SimpleQueue[bytes]", outbox: "SimpleQueue[bytes | None]") -> None:
     setting: _Setting = pickle.loads(inbox.get())
     device = torch.device(setting.device)
     if device.type != "cpu":
         torch.accelerator.set_device_index(device.index or 0)
     torch.set_num_threads(setting.threads)
-    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = setting.tf32
+    torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32 = setting.tf32
     policy: Any = pickle.loads(setting.policy)
     torch.manual_seed(seed_from(setting.seed, "initial weights"))
     policy.prepare(Placement(device, setting.dtype))
@@ -237,14 +261,15 @@ def _sample(connection: Connection, inbox: SimpleQueue[Any]) -> None:
         torch.manual_seed(seed_from(setting.seed, "iteration", work.iteration))  # for a model's own randomness
         _put(policy.weights.parameters, work.weights)
         for request in work.requests:
-            connection.send_bytes(_written(_reply(policy, request)))
+            outbox.put(_written(_reply(policy, request)))
+        del work  # its weights, before the next are read
         if isinstance(policy, Keeping):
             policy.forget()
 
 
-def _tf32() -> bool:
-    """Returns whether this process computes products of float32 numbers in TF32."""
-    return bool(torch.backends.cuda.matmul.allow_tf32)
+def _tf32() -> tuple[bool, bool]:
+    """Returns whether this process computes products of float32 matrices, and convolutions, in TF32."""
+    return torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32
 
 
 class _Pickler(pickle.Pickler):

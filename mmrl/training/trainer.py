@@ -108,6 +108,11 @@ class Trainer:
                 raise
             rate, last_good = self.config.optimizer.learning_rate, now.iteration - 1 - now.stuck
             raise diverged(error, now.iteration, rate, self.folder, last_good) from error
+        finally:
+            elsewhere = self.collector.elsewhere
+            if elsewhere is not None:  # its device is free for what follows
+                self.sampled_by = elsewhere.sampled_by or self.sampled_by
+                elsewhere.close()
 
     def _train(self) -> bool:
         now, total = self.progress, self.config.iterations

@@ -168,6 +168,6 @@ def test_what_cannot_be_sampled_ahead_is_refused(other: str) -> None:
     agent = ("sampler={name: episodes, max_tokens: 6, max_turns: 3}",) if "Clicker" in other else ()
     settings = [*SMALL, *vision_language(), "loss={name: grpo}", "evaluation=null", *agent, AHEAD]
     with pytest.raises(
-        ConfigError, match=r"rollout.ahead needs what samples ahead: rollout.devices, or modality.engine"
+        ConfigError, match=r"rollout.ahead needs what samples ahead: modality.engine with sleep 0, or rollout"
     ):
         build(load_config("quickstart", [*settings, "modality.engine={name: vllm}", other]))

@@ -2,9 +2,11 @@
 
 import gc
 import os
+import pickle
 import signal
+import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pytest
@@ -158,6 +160,7 @@ def test_a_process_that_dies_or_fails_ends_the_run_with_its_name(tmp_path: Path)
     os.kill(process._process.pid, signal.SIGKILL)
     with pytest.raises(RunError, match=r"samples ahead on cpu \(rollout.devices\) ended, with exit code -9"):
         trainer.train()
+    assert process._connection is None, "closed at the end of training"
     broken = made(tmp_path / "broken", *FLOW, ELSEWHERE).collector.elsewhere
     assert broken is not None
     broken.begin(0, trainer.policy.weights.parameters, [GroupRequest((), ("no plan",), ())])  # type: ignore[arg-type]
@@ -169,6 +172,27 @@ def test_a_process_that_dies_or_fails_ends_the_run_with_its_name(tmp_path: Path)
     gc.collect()
     with pytest.raises(ProcessLookupError):
         os.kill(pid, 0)
+
+
+@pytest.mark.slow
+def test_several_requests_are_sampled_before_the_first_is_taken(tmp_path: Path) -> None:
+    trainer = made(tmp_path, *FLOW, ELSEWHERE, "rollout_groups=1")
+    process, parameters = begun(trainer), trainer.policy.weights.parameters
+    (key,) = keys_of(trainer)
+    assert process.take([GroupKey(1, 2, 3)]) is None, "never asked for"
+    first = process.take([key])
+    assert first is not None
+    (prompt,), plan = first.prompts, trainer.collector._plan(MemberRequest.whole((key, first.prompts[0]), 4))
+    keys = [replace(key, prompt_index=100 + number) for number in range(40)]  # more than a pipe holds
+    process.begin(0, parameters, [GroupRequest((prompt,), (plan,), (one,)) for one in keys])
+    connection = process._connection
+    assert connection is not None and connection.poll(120)
+    deadline = time.monotonic() + 120
+    process._outbox.put(pickle.dumps("no work"))  # which ends it, once all requests are done
+    assert process._process is not None
+    while process._process.poll() is None and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert process._process.poll() == 1
 
 
 def begun(trainer: Trainer) -> SamplingProcess:
