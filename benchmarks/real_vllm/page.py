@@ -68,8 +68,8 @@ def _learning(rows: Sequence[Row]) -> Iterator[str]:
     yield "## Learning\n"
     yield "`python -m benchmarks.real_vllm learning --task clicks` and `--task agents`: `quickstart_gui` for 100"
     yield "iterations and `quickstart_agent` for 15, by the trainer's own rollouts and by vLLM in float32; `ahead` is"
-    yield "`rollout.ahead: 1`. Scores are of held-out prompts, sampled, before and after training; seconds are medians,"
-    yield "with other jobs on the same two cores."
+    yield "`rollout.ahead: 1`. Scores are of held-out prompts, sampled, before and after training; seconds are medians"
+    yield "on the two cores that trainer and server share, now and then with other jobs."
     yield ""
     runs = [row for row in rows if "seed" in row]
     shown = [
@@ -104,13 +104,15 @@ def _speed(rows: Sequence[Row]) -> Iterator[str]:
     yield "## Speed\n"
     yield "`python -m benchmarks.real_vllm speed`: the screens lab (1.5 million weights, 2,048 answers of at most 12"
     yield "tokens) and a random Qwen2.5-VL of 72 million (256 answers of 128 tokens), float32, in turns. CPU"
-    yield "seconds are those of both processes.\n"
+    yield "seconds are those of both processes. `vLLM over before` is by the client of the commit before engines had"
+    yield "several servers, `--against` a checkout of it, with a server of its own.\n"
     shown = [
         [
             row["case"],
             row["own_tokens_per_second"],
             row["vllm_tokens_per_second"],
             row["vllm_over_own"],
+            row.get("vllm_over_before", ""),
             row["own_tokens_per_cpu_second"],
             row["vllm_tokens_per_cpu_second"],
             row["sync_seconds"],
@@ -122,6 +124,7 @@ def _speed(rows: Sequence[Row]) -> Iterator[str]:
         "own, tokens/s",
         "vLLM, tokens/s",
         "vLLM over own",
+        "vLLM over before",
         "own, per CPU s",
         "vLLM, per CPU s",
         "sync, s",

@@ -13,6 +13,7 @@ import pytest
 import torch
 
 from mmrl.assembly.build import build, make_trainer
+from mmrl.commands.train import restored
 from mmrl.core.config import load_config
 from mmrl.core.contracts import ConfigError, RunError
 from mmrl.core.data import Rollout
@@ -212,6 +213,11 @@ def test_restoring_starts_no_process(tmp_path: Path) -> None:
     trainer.save()
     trainer.restore(checkpoint.load(tmp_path / "checkpoints" / "000000"))
     assert trainer.collector.elsewhere is not None and trainer.collector.elsewhere._process is None
+
+
+def test_a_run_is_evaluated_on_machines_without_its_devices() -> None:
+    with restored("quickstart", overrides=[*SMALL, *FLOW, "rollout={ahead: 1, devices: ['cuda:7']}"]) as (trainer, _):
+        assert trainer.collector.elsewhere is None
 
 
 REFUSED = {

@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from mmrl.core.config import CorrectionSettings
 from mmrl.core.contracts import Loss, LossBatch, Placement
 from mmrl.core.data import Outputs, Prompt, Rollout
 from mmrl.core.keys import GroupKey
@@ -22,6 +23,7 @@ from mmrl.modalities.diffusers_pipeline import DiffusersPipeline
 from mmrl.modalities.sd3 import StableDiffusion3
 from mmrl.plans.sizes import policy_for
 from mmrl.samplers.flow_sde import FlowSDE
+from mmrl.training.off_policy_correction import correct
 from mmrl.training.processes import Processes
 from mmrl.training.update import Updater, views_of
 
@@ -123,3 +125,28 @@ def test_the_update_on_several_sizes_is_that_of_policies_of_one_size(kind: Any, 
     for policy in (mixed, *alone.values()):
         if kind is DiffusersPipeline:
             policy.close()
+
+
+@pytest.mark.slow
+def test_the_correction_of_older_weights_on_several_sizes_is_that_of_policies_of_one_size(twin_folder: Path) -> None:
+    settings = CorrectionSettings(kind="truncated", cap=1000)  # no weight is cut
+
+    def weights_of(policy: Any, rollout: Rollout) -> Tensor:
+        ones = torch.ones(rollout.num_samples, 1)
+        batch = LossBatch(ones, ones, rollout.group, ones[:, 0])
+        _, weighed, _ = correct(policy, rollout, batch, settings, Processes(), sampled_by="trained", micro_batch=3)
+        assert weighed is not None
+        return weighed.advantages
+
+    mixed = make(twin_folder, StableDiffusion3, sizes=SIZES)
+    alone = {size: make(twin_folder, StableDiffusion3, width=size[0], height=size[1]) for size in SIZES}
+    rollout, own = rolled_out(mixed, range(4)), [rolled_out(alone[size], [row]) for row, size in enumerate(SIZE_OF)]
+    for policy in (mixed, *alone.values()):
+        noise = torch.Generator().manual_seed(1)
+        for weight in policy.weights.parameters.values():
+            weight.data += 0.02 * weight.data.std(correction=0) * torch.randn(weight.shape, generator=noise)
+    found = weights_of(mixed, rollout)
+    for row, (one, size) in enumerate(zip(own, SIZE_OF, strict=True)):
+        wanted = weights_of(alone[size], one)
+        assert (wanted - 1).abs().max() > 1e-4
+        torch.testing.assert_close(found[rollout.group == row], wanted, atol=0, rtol=1e-4)
