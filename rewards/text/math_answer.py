@@ -22,6 +22,7 @@ MAX_DIGITS = 30  # in a row
 
 _PROCESS = Path(__file__).parents[1] / "base" / "math_verify_process.py"  # loaded alone, without its package
 _LONG_NUMBER = re.compile(rf"[0-9]{{{MAX_DIGITS + 1}}}")
+_PLAIN_NUMBER = re.compile(r"-?[0-9]{1,15}(\.[0-9]{1,15})?")
 _DOLLARS = re.compile(r"\$([^$]*)\$|\\\(((?:(?!\\\)).)*)\\\)|\\\[((?:(?!\\\]).)*)\\\]", re.DOTALL)
 
 
@@ -31,10 +32,15 @@ class _Mathematician(LimitedProcess):
     def __init__(self, seconds: float, float_rounding: int, is_strict: bool) -> None:
         settings = {"float_rounding": float_rounding, "strict": is_strict}
         super().__init__(_PROCESS, "math-verify", seconds, settings)
+        self._readable: dict[str, bool] = {}  # right answers are asked about when data is loaded, and in each batch
 
     def can_read(self, right: str) -> bool:
         """Returns whether this is mathematics that answers can be compared with, in time: it equals itself."""
-        return self.ask({"right": right}) == "equal"
+        if _PLAIN_NUMBER.fullmatch(right):  # as most are, of which a file may have many
+            return True
+        if right not in self._readable:
+            self._readable[right] = self.ask({"right": right}) == "equal"
+        return self._readable[right]
 
     def are_equal(self, right: str, answer: str) -> bool:
         """Returns whether the answer equals the right one; False where it cannot be read, or exceeds time or memory."""
@@ -136,6 +142,8 @@ def _latex(answer: str) -> str:
     Raises:
         ParseError: it is empty or too long, has several boxes or formulas, or its braces do not close.
     """
+    if _PLAIN_NUMBER.fullmatch(answer):
+        return answer
     if "\\boxed{" in answer:
         answer = read_boxed(answer).strip()
     if len(answer) > MAX_LETTERS or _LONG_NUMBER.search(answer):

@@ -142,6 +142,18 @@ def test_what_takes_too_long_is_wrong_and_the_next_is_judged(text: str) -> None:
     assert hurried.score(answers(["5", text, "$5$", text], {"answer": "5"})).tolist() == [1, 0, 1, 0]
 
 
+def test_right_answers_are_read_once_and_plain_numbers_not_at_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = random.Random(0)
+    numbers = [f"{rng.choice(['', '-'])}{rng.randrange(10 ** rng.randrange(1, 15))}" for _ in range(20)]
+    numbers += [f"{number}.{rng.randrange(10 ** rng.randrange(1, 15))}" for number in numbers] + ["007", "-0", "0.50"]
+    process = REWARD._process
+    for number in numbers:
+        assert process.ask({"right": number}) == "equal" and process.can_read(number) and _latex(number) == number
+    assert process.can_read("\\frac{7}{9}") and not process.can_read("\\frac{7}{")
+    monkeypatch.setattr(process, "ask", None)
+    assert process.can_read("\\frac{7}{9}") and not process.can_read("\\frac{7}{") and process.can_read("12.5")
+
+
 @pytest.mark.slow  # starts three processes
 def test_a_process_that_was_killed_from_outside_is_no_wrong_answer() -> None:
     asked = _Mathematician(5, 6, True)
