@@ -58,7 +58,7 @@ def refusal(*actions: Action) -> str:
         ),
         (
             Action("drag", point=(1, 2), end=(30, 40)),
-            [("mouse.move", 1, 2), ("mouse.down",), ("mouse.move", 30, 40, 8), ("mouse.up",)],
+            [("mouse.move", 1, 2), ("mouse.down",), ("mouse.move", 30, 40, 8), ("mouse.up",), ("mouse.move", 30, 40)],
         ),
         (Action("scroll", direction="down"), [("mouse.move", 50, 40), ("mouse.wheel", 0, 50)]),
         (
