@@ -218,7 +218,8 @@ def _end(connection: Connection, outbox: "SimpleQueue[bytes | None]", process: "
 
 def _send_all(connection: Connection, outbox: "SimpleQueue[bytes | None]") -> None:
     """Sends all messages, so that nobody waits until the other side reads them; None: there are no more."""
-    with suppress(OSError):  # the other side is gone, which whoever receives from it finds out
+    # the other side is gone, which whoever receives from it finds out; TypeError: this side was closed meanwhile
+    with suppress(OSError, TypeError):
         while (message := outbox.get()) is not None:
             connection.send_bytes(message)
 
