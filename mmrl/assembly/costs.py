@@ -7,7 +7,7 @@ from mmrl.core.contracts import Loss, Modality, VideoMaking
 from mmrl.core.declarations import LossDeclaration
 from mmrl.plans.flow import Plan
 from mmrl.plans.groups import GroupPlan
-from mmrl.training.off_policy_correction import is_sampled_elsewhere
+from mmrl.training.off_policy_correction import is_corrected
 from mmrl.training.reward_gradients import carries_back
 
 
@@ -70,7 +70,7 @@ def num_looks(loss: Loss, num_calls: float, micro_batch: int | Literal["auto"]) 
 
 def is_recomputed(config: RunConfig, loss: Loss, policy: Modality) -> bool:
     """Returns whether each rollout is evaluated once more before its first optimizer step."""
-    if is_sampled_elsewhere(policy) or (config.rollout.devices is not None and loss.kind == "decisions"):
+    if is_corrected(policy, loss, config.rollout):
         return True
     updates = config.updates
     is_set = updates.old == "recomputed" and updates.epochs * updates.minibatches > 1

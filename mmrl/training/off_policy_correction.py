@@ -9,8 +9,8 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from mmrl.core.config import CorrectionSettings
-from mmrl.core.contracts import ConfigError, LossBatch, Modality, Shardable, Sized
+from mmrl.core.config import CorrectionSettings, RolloutSettings
+from mmrl.core.contracts import ConfigError, Loss, LossBatch, Modality, Shardable
 from mmrl.core.data import Rollout, WeightsName, count_calls
 from mmrl.core.declarations import PolicyDeclaration
 from mmrl.core.numerics import kl_estimate
@@ -18,6 +18,7 @@ from mmrl.core.views import DecisionView
 from mmrl.plans.answers import AnswerTree
 from mmrl.plans.offline import OfflinePlan
 from mmrl.training.processes import Processes
+from mmrl.training.update import micro_batches
 
 Kind = Literal["none", "truncated", "masked"]
 Level = Literal["token", "sequence"]
@@ -28,6 +29,11 @@ _LARGEST = 300.0  # of a log-ratio in the metrics: its square is still a number 
 def is_sampled_elsewhere(policy: Modality) -> bool:
     """Returns whether an inference engine samples for the policy; the same on all processes."""
     return PolicyDeclaration.of(policy).has_inference_engine
+
+
+def is_corrected(policy: Modality, loss: Loss, rollout: RolloutSettings) -> bool:
+    """Returns whether rollouts are corrected: those of an inference engine, and decisions by older weights."""
+    return is_sampled_elsewhere(policy) or (rollout.devices is not None and loss.kind == "decisions")
 
 
 def refuse_unsampled(policy: Modality, plan: object, where: str, *, is_sharded: bool) -> None:
@@ -147,7 +153,6 @@ def correct(
 def _log_ratio(policy: Modality, now: Rollout, before: Rollout, view: DecisionView, micro_batch: int) -> Tensor:
     """Returns the log-probs [B, K] that one rollout records less those of the other, by few calls at a time: each may
     have a latent."""
-    alike = policy.apart(now, view) if isinstance(policy, Sized) else [view]
-    parts = [part for one in alike for part in one.split(micro_batch)] or [view]
+    parts = micro_batches(policy, now, view, micro_batch) or [view]
     ratios = (policy.recorded(now, part).log_ratio(policy.recorded(before, part)) for part in parts)  # type: ignore[union-attr, arg-type]
     return sum(ratios, torch.zeros(()))

@@ -86,18 +86,14 @@ class SamplingProcess:
     dtype: torch.dtype
     seed: int  # of the run
     num_taken: int = field(default=0, init=False)  # samples so far
-    _weights: Mapping[str, Tensor] = field(default_factory=dict, init=False, repr=False)  # what was sent last
+    # the weights that sample what was not taken yet, or that are to sample it again; empty where all was taken
+    sampled_by: Mapping[str, Tensor] = field(default_factory=dict, init=False, repr=False)
     _waiting: list[tuple[GroupKey, ...]] = field(default_factory=list, init=False)  # of the requests under way
     _folder: Path = field(default_factory=Path.cwd, init=False, repr=False)  # by which the settings name files
     _connection: Connection | None = field(default=None, init=False, repr=False)
     _outbox: "SimpleQueue[bytes | None]" = field(default_factory=SimpleQueue, init=False, repr=False)
     _process: "subprocess.Popen[bytes] | None" = field(default=None, init=False, repr=False)
     _end: Callable[[], None] = field(default=lambda: None, init=False, repr=False)
-
-    @property
-    def sampled_by(self) -> Mapping[str, Tensor]:
-        """The weights that sample what was not taken yet; empty where all was taken."""
-        return self._weights if self._waiting else {}
 
     def begin(self, iteration: int, weights: Mapping[str, Tensor], requests: Sequence[GroupRequest]) -> None:
         """Lets it sample by these trained tensors, in the place of what was not taken; returns at once.
@@ -106,11 +102,12 @@ class SamplingProcess:
         """
         while self._waiting:
             self._receive()
-        self._weights = {name: tensor.detach().to("cpu", copy=True) for name, tensor in weights.items()}
+        sent = {name: tensor.detach().to("cpu", copy=True) for name, tensor in weights.items()}
         if self._connection is None:
             self._start()
-        self._send(_Work(iteration, self._weights, requests))
+        self._send(_Work(iteration, sent, requests))
         self._waiting = [request.keys for request in requests]
+        self.sampled_by = sent if requests else {}
 
     def take(self, keys: Sequence[GroupKey]) -> Rollout | None:
         """Returns the rollout of these groups if it was sampled ahead, and waits for it; None: it was not, or could
@@ -127,7 +124,7 @@ class SamplingProcess:
         return rollout
 
     def close(self) -> None:
-        """Ends the process, whatever it does; the next `begin` starts another."""
+        """Ends the process, whatever it does; `sampled_by` stays, and the next `begin` starts another."""
         self._end()
         self._waiting, self._connection = [], None
 
@@ -163,6 +160,8 @@ class SamplingProcess:
             raise RunError(f"the process that samples ahead on {self.device} (rollout.devices) failed: {reply.failure}")
         if reply.refusal:
             log.warning("not sampled ahead: %s", reply.refusal)
+        if not self._waiting:
+            self.sampled_by = {}
         return reply.rollout
 
     def _send(self, message: object) -> None:

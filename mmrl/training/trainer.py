@@ -41,7 +41,7 @@ from mmrl.training.held_out import EvaluationStopped, Evaluator, save_samples
 from mmrl.training.held_out import Result as Evaluated
 from mmrl.training.member_sampling import member_importance
 from mmrl.training.minibatches import batch_of, minibatches
-from mmrl.training.off_policy_correction import correct, is_sampled_elsewhere
+from mmrl.training.off_policy_correction import correct, is_corrected
 from mmrl.training.optimizer import learning_rate, step_on_masters
 from mmrl.training.processes import Processes
 from mmrl.training.replay import Replay
@@ -79,7 +79,6 @@ class Trainer:
     newest_metrics: Mapping[str, float] = field(default_factory=dict)  # of the newest iteration of this start
     newest_held_out: Mapping[str, float] = field(default_factory=dict)  # of the newest evaluation of this start
     engine_watch: EngineWatch = field(default_factory=EngineWatch)
-    sampled_by: Mapping[str, Tensor] = field(default_factory=dict)  # restored weights that sampled the next iteration
 
     def __post_init__(self) -> None:
         self.micro_batch = self.micro_batch or self.config.updates.calls_at_once
@@ -109,10 +108,8 @@ class Trainer:
             rate, last_good = self.config.optimizer.learning_rate, now.iteration - 1 - now.stuck
             raise diverged(error, now.iteration, rate, self.folder, last_good) from error
         finally:
-            elsewhere = self.collector.elsewhere
-            if elsewhere is not None:  # its device is free for what follows
-                self.sampled_by = elsewhere.sampled_by or self.sampled_by
-                elsewhere.close()
+            if self.collector.elsewhere is not None:
+                self.collector.elsewhere.close()  # its device is free for what follows
 
     def _train(self) -> bool:
         now, total = self.progress, self.config.iterations
@@ -123,10 +120,10 @@ class Trainer:
             self.save()
             self._notify("on_save")
         is_stopping = self._is_stopping()
-        if self.sampled_by and not is_done and not is_stopping:
+        elsewhere = self.collector.elsewhere
+        if elsewhere is not None and elsewhere.sampled_by and not is_done and not is_stopping:
             with self.processes.lockstep():
-                self.collector.sample_elsewhere(now.iteration, self.sampled_by)
-            self.sampled_by = {}
+                self.collector.sample_elsewhere(now.iteration, elsewhere.sampled_by)
         while not is_done and not is_stopping:
             started = time.perf_counter()
             metrics = self._iterated(now.iteration)
@@ -227,7 +224,7 @@ class Trainer:
         if not self.config.rollout.ahead:
             return {}
         if self.collector.elsewhere is not None:  # the samples are found again by their weights
-            sampled_by = self.sampled_by or self.collector.elsewhere.sampled_by
+            sampled_by = self.collector.elsewhere.sampled_by
             return {"sampled_by": dict(sampled_by)} if sampled_by else {}
         assert isinstance(self.policy, SamplingAhead), "checked when the parts were built"
         return {"ahead": checkpoint.flatten_records(self.processes.gather(self.policy.ahead()), "ahead")}
@@ -274,7 +271,7 @@ class Trainer:
         if "ahead" in saved.tensors and isinstance(self.policy, SamplingAhead):
             self.policy.restore_ahead(checkpoint.restore_records(saved.tensors["ahead"], "ahead"))
         if self.collector.elsewhere is not None:
-            self.sampled_by = saved.tensors.get("sampled_by", {})
+            self.collector.elsewhere.sampled_by = saved.tensors.get("sampled_by", {})
         self.progress, self.newest_checkpoint = progress, saved.path
 
     def _plugin_states(self) -> dict[str, Any]:
@@ -338,7 +335,7 @@ class Trainer:
         old: OldSource = "kept" if decay is not None else "itself" if is_single else "recorded"
         is_recomputed = old == "recorded" and updates.old == "recomputed" and "old" in self.loss.needs
         mismatch: dict[str, float] = {}
-        if self._is_corrected:  # which recomputes in any case
+        if is_corrected(self.policy, self.loss, self.config.rollout):  # which recomputes in any case
             settings, sampled_by = self.config.correction, self.sampling_weights
             rollout, batch, mismatch = correct(
                 self.policy,
@@ -369,12 +366,6 @@ class Trainer:
         metrics = {"optimizer/learning_rate": rate, "optimizer/steps": float(len(steps))}
         self.progress.stuck = stuck_for(self.progress.stuck, norms, may_scale=self.processes.may_scale)
         return metrics | mismatch | replayed | norm_metrics(norms) | mean_metrics(steps, self.processes)
-
-    @property
-    def _is_corrected(self) -> bool:
-        """Returns whether samples of this run's decisions are by another engine, or by older weights."""
-        is_ahead = self.collector.elsewhere is not None and self.loss.kind == "decisions"
-        return is_ahead or is_sampled_elsewhere(self.policy)
 
     def _steps(
         self,

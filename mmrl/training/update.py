@@ -37,6 +37,12 @@ class StepMetrics:
         self.weight[name] = self.weight.get(name, 0) + weight.sum()
 
 
+def micro_batches(policy: Modality, rollout: Rollout, view: View, size: int) -> list[View]:
+    """Returns the parts of a view, each of `size` network calls at most and of samples of one size."""
+    alike = policy.apart(rollout, view) if isinstance(policy, Sized) else [view]
+    return [part for one in alike for part in one.split(size)]
+
+
 class Updater:
     """The accumulation of a loss's gradient over micro-batches; processes are summed when the optimizer steps.
 
@@ -138,8 +144,7 @@ class Updater:
     def _accumulate_view(
         self, rollout: Rollout, view: View, batch: LossBatch, coefficients: Tensor, old: OldSource, metrics: StepMetrics
     ) -> None:
-        alike = self.policy.apart(rollout, view) if isinstance(self.policy, Sized) else [view]
-        parts = [part for one in alike for part in one.split(self.micro_batch)]
+        parts = micro_batches(self.policy, rollout, view, self.micro_batch)
         self.num_calls = max([self.num_calls, *(part.num_calls for part in parts)])
         if not parts:
             return self._dummy_view(old)

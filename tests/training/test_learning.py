@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from mmrl.advantages.grpo import Grpo as GroupAdvantage
-from mmrl.core.config import AveragingSettings, OptimizerSettings, UpdateSettings
+from mmrl.core.config import AveragingSettings, OptimizerSettings, RolloutSettings, UpdateSettings
 from mmrl.core.contracts import Advantage, Loss, LossBatch, LossTerms, OutputsByWeights
 from mmrl.core.data import Paths, Rollout, Scores, WeightsName
 from mmrl.core.keys import GroupKey
@@ -94,11 +94,10 @@ def learn(
         "optimizer": OptimizerSettings(learning_rate=rate, warmup=warmup, max_grad_norm=None),
         "updates": UpdateSettings(**updates),
         "averaging": AveragingSettings(decay=0.5),
+        "rollout": RolloutSettings(),
     }
     parts: dict[str, Any] = dict.fromkeys(("folder", "evaluator", "tracking"))
-    parts["collector"] = SimpleNamespace(
-        scorer=SimpleNamespace(score_in_graph=print), elsewhere=None
-    )  # nothing is scored
+    parts["collector"] = SimpleNamespace(scorer=SimpleNamespace(score_in_graph=print))  # nothing is scored
     trainer = Trainer(
         config=cast(Any, SimpleNamespace(**settings)),
         processes=Processes(),
