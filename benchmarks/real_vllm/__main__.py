@@ -48,7 +48,7 @@ def _lines(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
         sys.path.append(str(Path(__file__).resolve().parents[1]))  # the other benchmarks, which import each other
         from . import speed
 
-        yield from speed.rows(options.folder, options.pairs, options.against)
+        yield from speed.rows(options.folder, options.pairs, options.against, options.models)
 
 
 def _options() -> argparse.Namespace:
@@ -61,6 +61,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--sides", nargs="+", choices=list(learning.SIDES), default=["own", "vllm"])
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--faults", nargs="+", choices=list(faults.FAULTS), default=list(faults.FAULTS))
+    parser.add_argument("--models", nargs="+", choices=["screens", "random"], default=["screens", "random"])
     parser.add_argument("--pairs", type=int, default=5, help="rounds of the speed")
     parser.add_argument("--against", type=Path, help="a checkout of an older commit, for the speed")
     return parser.parse_args()

@@ -18,11 +18,13 @@ from .environment import serving
 CASES = {"screens": (2048, 12), "random": (256, 128)}
 
 
-def rows(folder: Path, pairs: int, against: Path | None) -> Iterator[dict[str, Any]]:
+def rows(folder: Path, pairs: int, against: Path | None, cases: Sequence[str]) -> Iterator[dict[str, Any]]:
     """Gives a line for each model; ratios are of tokens a second within a round, the median over rounds."""
     with TemporaryDirectory() as parent:
         decode.write_random(Path(parent))
-        for case, model in (("screens", checkpoint("screens")), ("random", Path(parent))):
+        models = {"screens": checkpoint("screens"), "random": Path(parent)}
+        for case in cases:
+            model = models[case]
             with ExitStack() as servers:  # one for each client, which gives it weights of its own
                 urls = [servers.enter_context(serving(folder, model)) for _ in range(1 if against is None else 2)]
                 yield {"case": case} | _compared(case, model, urls, pairs, against)

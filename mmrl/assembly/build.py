@@ -225,7 +225,8 @@ def _evaluator(config: RunConfig, parts: Parts, processes: Processes, num_sample
 
 
 def _stream(config: RunConfig, scorer: Scorer, sampler: Sampler) -> PromptStream:
-    sources, needed = mixture(config.prompts.train), during_sampling.with_sampler_rewards(scorer.demands, [sampler])
+    sources = mixture(config.prompts.train)
+    needed = during_sampling.with_sampler_rewards(scorer.demands, {"sampler": sampler})
     sets = [load_prompts(source, needed) for source, _ in sources]
     settings, weights = config.prompts.curriculum, [weight for _, weight in sources]
     if settings is not None and len(sets) == 1:
@@ -243,7 +244,8 @@ def _evaluation(config: RunConfig) -> EvaluationParts | None:
     scorer = build_scorer(settings.rewards or config.rewards, config.scoring, _absolute(config, settings))
     sampler = plugins.build("samplers", settings.sampler)
     also = {name: plugins.build("samplers", other) for name, other in settings.also.items()}
-    needed = during_sampling.with_sampler_rewards(scorer.demands, [sampler, *also.values()])
+    samplers = {"evaluation.sampler": sampler} | {f"evaluation.also.{name}": other for name, other in also.items()}
+    needed = during_sampling.with_sampler_rewards(scorer.demands, samplers)
     prompts = load_prompts(config.prompts.held_out, needed)[: settings.num_prompts]
     if settings.by is not None and (lacking := [one for one in prompts if settings.by not in one.target]):
         there = ", ".join(sorted(lacking[0].target)) or "nothing"

@@ -9,18 +9,18 @@ from mmrl.core.contracts import Advantage, BestChecking, ConfigError, Modality, 
 from mmrl.core.data import Prompt, Scores
 from mmrl.core.declarations import MixDeclaration, PolicyDeclaration, RewardDeclaration
 from mmrl.core.dense import DENSE
-from mmrl.core.reward_batches import CONTROLS, check_makes, check_prompts
+from mmrl.core.reward_batches import CONTROLS, check_images, check_makes
 from mmrl.parsing.coordinates import UNKNOWN_UNIT
 from mmrl.plans.groups import GroupPlan
 from mmrl.scoring.scorer import RewardTerm, Scorer
 
 
 def check_rewards(modality: str, scorer: Scorer, makes: frozenset[str], sets: Sequence[Sequence[Prompt]]) -> None:
-    """Raises ConfigError for rewards that need what outputs or prompts do not have."""
+    """Raises ConfigError for rewards that need outputs or images that are not there; targets were checked when read."""
     for term in scorer.terms:
         check_makes(term.name, term.reward, makes, modality)
         for prompts in sets:
-            check_prompts(term.name, term.reward, prompts)
+            check_images(term.name, term.reward, prompts)
 
 
 def check_coordinates(policy: Modality, scorers: Sequence[Scorer]) -> None:

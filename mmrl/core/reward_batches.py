@@ -205,6 +205,12 @@ class Demands:
                 return entry, name
         return None
 
+    def checked(self, prompts: tuple[Prompt, ...]) -> tuple[Prompt, ...]:
+        """Returns the prompts. Raises ConfigError for one for which some reward could judge no sample."""
+        for name, reward in self.rewards:
+            check_prompts(name, reward, prompts)
+        return prompts
+
     @cached_property
     def _entries(self) -> tuple[tuple[str, str], ...]:
         """Returns each field of targets that a reward needs, with the reward."""

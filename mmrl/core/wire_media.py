@@ -13,6 +13,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from io import BytesIO
+from pathlib import Path
 from typing import Any, Literal
 
 import safetensors.torch
@@ -48,7 +49,7 @@ def picture_content(picture: Picture) -> bytes:
     """
     if isinstance(picture, StoredPicture):
         try:
-            return bytes(picture.content) if picture.path is None else picture.path.read_bytes()  # type: ignore[arg-type]
+            return bytes(picture.content) if picture.path is None else Path(picture.path).read_bytes()  # type: ignore[arg-type]
         except OSError as error:
             raise ConfigError(f"cannot read {picture.called}: {error}") from error
     file = BytesIO()

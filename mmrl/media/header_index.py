@@ -50,7 +50,7 @@ class HeaderIndex:
         except (OSError, RuntimeError):  # links in a circle; a user without a home
             return cls()
 
-    def size(self, path: Path, read: Callable[[], tuple[int, int]]) -> tuple[int, int]:
+    def size(self, path: Path | str, read: Callable[[], tuple[int, int]]) -> tuple[int, int]:
         """Returns the width and height of an image; raises what `read` raises, which reads them from the file."""
         width, height = self._get(path, "size", lambda: list(read()))
         return width, height
@@ -76,7 +76,7 @@ class HeaderIndex:
             log.info("headers of images and videos are not kept in %s: %s", self.file, error)
         self.num_read = 0
 
-    def _get(self, path: Path, kind: str, read: Callable[[], list[Any]]) -> list[Any]:
+    def _get(self, path: Path | str, kind: str, read: Callable[[], list[Any]]) -> list[Any]:
         name = str(path)
         if name in self._known:
             return self._known[name]

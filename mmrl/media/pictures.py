@@ -65,7 +65,7 @@ class StoredPicture:
     """
 
     name: str  # in errors
-    path: Path | None = None  # of the file; None: `content` holds its bytes
+    path: Path | str | None = None  # of the file; None: `content` holds its bytes
     content: bytes | memoryview | None = field(default=None, hash=False)  # compared, but Arrow's views have no hash
     # Of a data set, which then decides when headers are read; None: `size` reads the file.
     index: HeaderIndex | None = field(default=None, compare=False, repr=False)

@@ -158,12 +158,7 @@ class _Reader:
         try:
             if raw.fault is not None:
                 raise BadRow(raw.fault)
-            prompt = self._prompt(raw)
-            if clash := self.settings.target.keys() & prompt.target.keys():
-                raise BadRow(f"target: the row has {', '.join(sorted(clash))} already, got {prompt.target!r:.80}")
-            target = {**prompt.target, **self.settings.target} if self.settings.target else prompt.target
-            text = self._templated(prompt.text, target)
-            prompt = replace(prompt, text=text, target=target, source=raw.place)
+            prompt = self._changed(self._prompt(raw))
             check_marks(prompt)
             self._check_target(prompt, raw)
             if self.settings.decode:
@@ -179,9 +174,20 @@ class _Reader:
 
     def _prompt(self, raw: RawRow) -> Prompt:
         try:
-            return self.layout.prompt(Row(self._own_names(raw.values), self._folder(raw), self.settings.columns))
+            row = Row(self._own_names(raw.values), self._folder(raw), self.settings.columns, raw.place)
+            return self.layout.prompt(row)
         except ConfigError as error:  # a header that the row needs, and nobody has read before
             raise BadRow(str(error)) from error
+
+    def _changed(self, prompt: Prompt) -> Prompt:
+        """Returns the prompt with the fields that the settings add to its target, its text in the template."""
+        added = self.settings.target
+        if not added and self.settings.template is None:
+            return prompt  # most data sets, of which some have many rows
+        if clash := added.keys() & prompt.target.keys():
+            raise BadRow(f"target: the row has {', '.join(sorted(clash))} already, got {prompt.target!r:.80}")
+        target = {**prompt.target, **added}
+        return replace(prompt, text=self._templated(prompt.text, target), target=target)
 
     def _check_target(self, prompt: Prompt, raw: RawRow) -> None:
         """Raises BadRow where the target lacks what a reward needs; the message names the fields of the row."""

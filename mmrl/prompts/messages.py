@@ -1,8 +1,7 @@
 """A conversation as one question: system message, the user's text with marks for images, and the reference answer."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from mmrl.media.pictures import StoredPicture
 from mmrl.prompts.row import IMAGE_MARK, Row
@@ -12,8 +11,7 @@ from mmrl.prompts.row_values import parsed
 ROLES = {"human": "user", "gpt": "assistant", "user": "user", "assistant": "assistant", "system": "system"}
 
 
-@dataclass(frozen=True)
-class Question:
+class Question(NamedTuple):
     """The question of a conversation."""
 
     text: str

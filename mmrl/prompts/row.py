@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 from mmrl.core.data import Prompt
@@ -38,26 +39,28 @@ def without_none(value: Any, depth: int = 0) -> Any:
 class Row:
     """A row without its empty fields. Every method raises BadRow for a field that is missing or does not fit."""
 
-    values: dict[str, Any]
+    given: Mapping[str, Any]
     folder: PictureFolder
     columns: Mapping[str, str] = field(default_factory=dict)  # what the file calls a field, where it is another name
-
-    nulls: frozenset[str] = field(init=False)  # fields that are there and hold nothing
-    _all: tuple[str, ...] = field(init=False, repr=False)
+    place: str = ""  # its file and line
+    values: dict[str, Any] = field(init=False)  # those that are left
 
     def __post_init__(self) -> None:
-        self.nulls = frozenset(name for name, value in self.values.items() if value is None)
         self.values = {
             name: value if type(value) in SIMPLE else without_none(value, 1)
-            for name, value in self.values.items()
+            for name, value in self.given.items()
             if value is not None
         }
-        self._all = tuple(self.values)
+
+    @cached_property
+    def nulls(self) -> frozenset[str]:
+        """Returns the fields that are there and hold nothing."""
+        return frozenset(name for name, value in self.given.items() if value is None)
 
     @property
     def names(self) -> list[str]:
         """Returns all its fields, as the file calls them."""
-        return sorted(self.columns.get(name, name) for name in self._all)
+        return sorted(self.columns.get(name, name) for name in self.given.keys() - self.nulls)
 
     def take(self, name: str) -> Any:
         """Returns the value of a field and marks it as used; None where there is none."""
@@ -146,12 +149,14 @@ class Row:
         clips: Sequence[StoredClip] = (),
     ) -> Prompt:
         """Returns the prompt; fields that were not taken join the target under their own names, except for bytes."""
-        if unread := next((name for name in OTHER_MEDIA if self.take(name)), None):
-            raise BadRow(f"it has {unread}, which this layout does not read")
-        rest = {key: value for key, value in self.values.items() if type(value) in SIMPLE or not _holds_bytes(value)}
-        return Prompt(
-            text, tuple(media), rest | {k: v for k, v in target.items() if v is not None}, system, tuple(clips)
-        )
+        for name in OTHER_MEDIA:
+            if self.take(name):
+                raise BadRow(f"it has {name}, which this layout does not read")
+        whole = {key: value for key, value in self.values.items() if type(value) in SIMPLE or not _holds_bytes(value)}
+        for key, value in target.items():
+            if value is not None:
+                whole[key] = value
+        return Prompt(text, tuple(media), whole, system, tuple(clips), self.place)
 
 
 def check_marks(prompt: Prompt) -> None:

@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import yaml
 
@@ -45,8 +45,7 @@ LONGEST_CELL = 2**24  # characters of a cell of a table: an image in base64 amon
 HUB_NAME = re.compile(r"[\w-][\w.-]*/[\w-][\w.-]*")
 
 
-@dataclass(frozen=True)
-class RawRow:
+class RawRow(NamedTuple):
     """A row as its file has it, with its place for errors."""
 
     place: str  # file and line or row

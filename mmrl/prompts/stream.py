@@ -33,10 +33,11 @@ def load_prompts(source: str | DatasetSettings, needed: Demands | None = None) -
     rewards need in the target of every row.
     Raises ConfigError for a missing or empty source, and for a bad row, by file and line.
     """
+    needed = needed or Demands()
     if isinstance(source, DatasetSettings):
         return datasets.load_dataset_prompts(source, needed)
     if source.startswith("lab:"):
-        return _lab_prompts(source)
+        return needed.checked(_lab_prompts(source))
     path, shipped = Path(source).expanduser(), files("mmrl.configs").joinpath(source)
     if path.suffix not in (".txt", ".jsonl"):
         raise ConfigError(
@@ -54,10 +55,10 @@ def load_prompts(source: str | DatasetSettings, needed: Demands | None = None) -
     if not lines:
         raise ConfigError(f"prompts: {source!r} holds no prompt")
     if path.suffix == ".jsonl":
-        return tuple(
-            _row(source, number, line, needed or Demands()) for number, line in rows_with_progress(lines, source)
-        )
-    return tuple(Prompt(line, source=f"{source}, line {number}") for number, line in rows_with_progress(lines, source))
+        return tuple(_row(source, number, line, needed) for number, line in rows_with_progress(lines, source))
+    return needed.checked(
+        tuple(Prompt(line, source=f"{source}, line {number}") for number, line in rows_with_progress(lines, source))
+    )
 
 
 def counted(prompts: Sequence[Prompt]) -> str:

@@ -1,6 +1,6 @@
 """Rewards that a sampler calls in the middle of sampling: a failure ends the run, since no sample can be left out."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ from mmrl.core.contracts import (
 )
 from mmrl.core.data import Outputs, Prompt
 from mmrl.core.keys import GroupKey, generator
-from mmrl.core.reward_batches import Demands, check_makes, check_prompts
+from mmrl.core.reward_batches import Demands, check_images, check_makes
 from mmrl.scoring.calls import call_reward
 from mmrl.system.errors import raised
 
@@ -30,10 +30,10 @@ def reward_of(sampler: Sampler) -> Reward | None:
     return sampler.reward if isinstance(sampler, Steered) else None
 
 
-def with_sampler_rewards(demands: Demands, samplers: Iterable[Sampler]) -> Demands:
-    """Returns the demands of rewards on prompts, with those of the samplers' rewards."""
-    own = [(type(reward).__name__, reward) for sampler in samplers if (reward := reward_of(sampler)) is not None]
-    return Demands((*demands.rewards, *own))
+def with_sampler_rewards(demands: Demands, samplers: Mapping[str, Sampler]) -> Demands:
+    """Returns the demands of rewards on prompts, with those of the rewards of samplers, by their places."""
+    own = {f"{where}.reward": reward_of(sampler) for where, sampler in samplers.items()}
+    return Demands((*demands.rewards, *((name, reward) for name, reward in own.items() if reward is not None)))
 
 
 def check_steering(
@@ -44,7 +44,7 @@ def check_steering(
     for prompts in sets if reward is not None else ():
         assert reward is not None, "just seen"
         check_makes(f"{where}.reward", reward, policy.makes, modality)
-        check_prompts(f"{where}.reward", reward, prompts)
+        check_images(f"{where}.reward", reward, prompts)
 
 
 def twin(plugin: Any, seed: int, folder: Path) -> Any:

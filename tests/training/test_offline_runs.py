@@ -174,7 +174,14 @@ ANSWERS = {"name": "gui", "model": "lab:screens", "dialect": "plain", "instructi
         ({"sampler": {"name": "ode", "num_steps": 2}}, "reward 'given_score' needs given, but modality 'sd3' makes"),
         ({"sampler": {"name": "given_and_drawn", "num_steps": 2, "given": 2}}, "given must be below group_size, got 2"),
         (
-            {"evaluation": {"every": 1, "sampler": {"name": "given"}, "samples_per_prompt": 1}},
+            {
+                "evaluation": {
+                    "every": 1,
+                    "sampler": {"name": "given"},
+                    "samples_per_prompt": 1,
+                    "rewards": [{"name": "shapes"}],
+                }
+            },
             "evaluation.sampler 'given' takes outputs of the data",
         ),
         (

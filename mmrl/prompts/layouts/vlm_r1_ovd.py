@@ -1,7 +1,7 @@
 """VLM-R1's detection jsonl: as its other rows, where gpt says a fenced JSON list of boxes and labels, or None."""
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from mmrl.core.data import Prompt
@@ -27,7 +27,7 @@ class VlmR1Ovd(VlmR1):
 
     def _without_boxes(self, row: Row) -> Prompt:
         prompt = super().prompt(row)
-        return Prompt(prompt.text, prompt.media, {**prompt.target, "boxes": (), "labels": ()}, prompt.system)
+        return replace(prompt, target={**prompt.target, "boxes": (), "labels": ()})
 
     def row(self, example: Example) -> dict[str, Any]:
         pairs = zip(example.boxes, example.names, strict=True)
