@@ -16,11 +16,12 @@ from mmrl.assembly.memory import check_memory, place
 from mmrl.assembly.reward_checks import check_coordinates
 from mmrl.core import plugins
 from mmrl.core.config import EvaluationSettings, Plugin, RunConfig
-from mmrl.core.contracts import Closing, ConfigError, Differentiable, Loss, Modality, Prefetching, Sampler, Stateful
+from mmrl.core.contracts import Closing, ConfigError, Differentiable, Modality, Prefetching, Sampler, Stateful
 from mmrl.core.data import WeightsName
 from mmrl.core.declarations import MixDeclaration, PolicyDeclaration
 from mmrl.core.keys import seed_from
 from mmrl.core.lab_models import resolve_lab
+from mmrl.core.likelihoods import weights_read
 from mmrl.plans.offline import brings_log_probs
 from mmrl.prompts.curriculum import Curriculum
 from mmrl.prompts.filtering import readable, reader_of
@@ -149,7 +150,7 @@ def _prepared(config: RunConfig, parts: Parts, processes: Processes) -> Parts:
         except ValueError as error:
             raise ConfigError(f"warm_start: {config.warm_start} holds another model: {error}") from error
     place(config.memory, weights)
-    for which in _copies(config, parts.loss):
+    for which in _copies(config, parts):
         weights.keep(which)
     if isinstance(parts.policy, Prefetching):
         parts.policy.use_workers(config.data.workers_on(processes.device.type), config.data.ahead_bytes)
@@ -186,6 +187,7 @@ def _collector(config: RunConfig, parts: Parts, processes: Processes, elsewhere:
         overlap=config.scoring.overlap,
         advantage=parts.advantage,
         stores_on_host=config.memory.rollouts == "host",
+        calls_at_once=config.updates.calls_at_once,
         ahead=config.rollout.ahead,
         elsewhere=elsewhere,
     )
@@ -286,11 +288,11 @@ def _readable_parts(config: RunConfig, parts: Parts) -> Parts:
     return replace(parts, prompts=replace(stream, sets=sets), evaluation=evaluation)
 
 
-def _copies(config: RunConfig, loss: Loss) -> list[WeightsName]:
+def _copies(config: RunConfig, parts: Parts) -> list[WeightsName]:
     """Returns the names of the copies of the trained tensors that this run keeps."""
     wanted: dict[WeightsName, bool] = {
-        "reference": "reference" in loss.needs,
-        "old": loss.old_decay(0) is not None,
+        "reference": "reference" in parts.loss.needs or "reference" in weights_read(parts.scorer.needs),
+        "old": parts.loss.old_decay(0) is not None,
         "averaged": config.averaging is not None,
     }
     return [which for which, is_wanted in wanted.items() if is_wanted]

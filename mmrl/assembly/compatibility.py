@@ -13,6 +13,8 @@ from mmrl.assembly.reward_checks import (
     check_dense,
     check_evaluated,
     check_rewards,
+    check_thought,
+    refuse_thought,
 )
 from mmrl.core.config import EvaluationSettings, Plugin, RunConfig
 from mmrl.core.contracts import Advantage, ConfigError, Loss, Modality, RangeChecking, SampleKind, Sampler
@@ -161,6 +163,7 @@ def check_pairs(config: RunConfig, parts: Parts) -> None:
     _check_model_folder(config.modality, parts.policy)
     makes = parts.policy.makes | ({"given"} if isinstance(plan, OfflinePlan) else set())
     check_rewards(config.modality["name"], parts.scorer, makes, parts.prompts.sets)
+    check_thought(config, parts.policy, parts.scorer, parts.loss, plan)
     check_coordinates(parts.policy, parts.scorers)
     check_best(parts.scorer, parts.advantage, config.advantage["name"])
     if parts.evaluation is not None:
@@ -207,6 +210,7 @@ def _check_evaluation(config: RunConfig, parts: Parts, evaluation: EvaluationPar
         check_dense(evaluation.scorer, policy.sample_kind, plan, where)
         refuse_unsampled(policy, plan, where, is_sharded=config.sharding == "full")
     check_rewards(config.modality["name"], evaluation.scorer, policy.makes, [evaluation.prompts])
+    refuse_thought(evaluation.scorer.demands, "an evaluation", "; give the evaluation rewards of its own")
     check_evaluated(evaluation.scorer)
     _check_evaluated_weights(config, parts.loss)
 

@@ -5,13 +5,16 @@ from collections.abc import Sequence
 
 import torch
 
-from mmrl.core.contracts import Advantage, BestChecking, ConfigError, Modality, SampleKind
+from mmrl.core.config import RunConfig
+from mmrl.core.contracts import Advantage, Assessing, BestChecking, ConfigError, Loss, Modality, SampleKind
 from mmrl.core.data import Prompt, Scores
 from mmrl.core.declarations import MixDeclaration, PolicyDeclaration, RewardDeclaration
 from mmrl.core.dense import DENSE
-from mmrl.core.reward_batches import CONTROLS, check_images, check_makes
+from mmrl.core.likelihoods import RIGHT_ANSWERS, weights_read
+from mmrl.core.reward_batches import CONTROLS, THOUGHT, Demands, check_images, check_makes
 from mmrl.parsing.coordinates import UNKNOWN_UNIT
 from mmrl.plans.groups import GroupPlan
+from mmrl.plans.offline import OfflinePlan
 from mmrl.scoring.scorer import RewardTerm, Scorer
 
 
@@ -21,6 +24,33 @@ def check_rewards(modality: str, scorer: Scorer, makes: frozenset[str], sets: Se
         check_makes(term.name, term.reward, makes, modality)
         for prompts in sets:
             check_images(term.name, term.reward, prompts)
+
+
+def check_thought(config: RunConfig, policy: Modality, scorer: Scorer, loss: Loss, plan: GroupPlan) -> None:
+    """Raises ConfigError for rewards that need what the policy thinks of its answers where that cannot be known."""
+    asking = {term.name: sorted(term.reward.needs & set(THOUGHT)) for term in scorer.terms}
+    for name, needs in ((name, needs) for name, needs in asking.items() if needs):
+        said = f"reward {name!r} needs {' and '.join(needs)}"
+        if not isinstance(policy, Assessing):
+            raise ConfigError(f"{said}: how likely a policy finds answers, and {config.modality['name']!r} writes none")
+        if config.sharding == "full":
+            raise ConfigError(f"{said}, which is not read by sharded weights; set sharding to none")
+        if "likelihoods.sampled" in needs and isinstance(plan, OfflinePlan):
+            raise ConfigError(f"{said}: log-probs that the rollout recorded, and these answers are of the data")
+        if policy.sample_kind == "turns" and set(needs) & set(RIGHT_ANSWERS):
+            raise ConfigError(f"{said}: the right answer to a question, and episodes have turns")
+        kept = {"averaged": config.averaging is not None, "old": loss.old_decay(0) is not None}
+        for which in weights_read(needs):
+            if not kept.get(which, True):
+                hint = "set averaging.decay" if which == "averaged" else "take a loss that averages them"
+                raise ConfigError(f"{said}, and the run keeps no {which} weights; {hint}")
+
+
+def refuse_thought(demands: Demands, where: str, hint: str = "") -> None:
+    """Raises ConfigError for rewards that need what the policy thinks of its answers, where nobody asks it."""
+    for name, reward in demands.rewards:
+        if needs := sorted(reward.needs & set(THOUGHT)):
+            raise ConfigError(f"reward {name!r} needs {needs[0]}, which {where} does not read{hint}")
 
 
 def check_coordinates(policy: Modality, scorers: Sequence[Scorer]) -> None:

@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from mmrl.core.data import Granularity, Observation, Outputs, Paths, Prompt, Rollout, Scores, WeightsName
 from mmrl.core.forward_outputs import ForwardOutputs
 from mmrl.core.keys import GroupKey
+from mmrl.core.likelihoods import Likelihoods
 from mmrl.core.rewards import Checking, Holding, License, Licensed, Mix, Reward, RewardBatch, Segmented, Spending
 from mmrl.core.views import View
 from mmrl.core.weights import Weights
@@ -31,6 +32,7 @@ from mmrl.system.json_server import Lost
 __all__ = [  # all names that an author of plug-ins needs, also those of other files
     "Action",
     "Advantage",
+    "Assessing",
     "BestChecking",
     "Checking",
     "Closing",
@@ -49,6 +51,7 @@ __all__ = [  # all names that an author of plug-ins needs, also those of other f
     "Keeping",
     "License",
     "Licensed",
+    "Likelihoods",
     "Loadable",
     "Loss",
     "LossBatch",
@@ -382,6 +385,30 @@ class PromptSharing(Protocol):
     @property
     def sharing_used(self) -> str:
         """How an update shares prompts, in words, and why not where it does not."""
+        ...
+
+
+@runtime_checkable
+class Assessing(Protocol):
+    """A policy that says how likely it finds answers, for rewards that need it. Optional.
+
+    All methods make no graph, and at most `size` network calls at a time.
+    """
+
+    def recorded_likelihoods(self, rollout: Rollout) -> Likelihoods:
+        """Returns the likelihoods of a rollout's answers by the weights that sampled them, without a network call."""
+        ...
+
+    def likelihoods(self, rollout: Rollout, size: int) -> Likelihoods:
+        """Returns the likelihoods of a rollout's answers by the weights now in place."""
+        ...
+
+    def mean_log_probs(self, rollout: Rollout, ends: Sequence[tuple[str, str] | None], size: int) -> Tensor:
+        """Returns, [B] float32 in nats, the mean log-prob of the tokens of other ends of the rollout's B answers.
+
+        An end is a text that the answer begins with, and the text that follows; a token of both counts. The weights are
+        those now in place, the temperature is 1. NaN where there is no end, or one that no answer can have.
+        """
         ...
 
 

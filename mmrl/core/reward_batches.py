@@ -2,8 +2,8 @@
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import torch
@@ -12,6 +12,7 @@ from torch import Tensor
 from mmrl.core.data import Outputs, Prompt, Rollout
 from mmrl.core.dense import DENSE
 from mmrl.core.keys import GroupKey, generator
+from mmrl.core.likelihoods import LIKELIHOODS, RIGHT_ANSWERS, Likelihoods
 from mmrl.core.rewards import Checking, Reward, RewardBatch
 from mmrl.system.errors import ConfigError
 
@@ -34,14 +35,24 @@ MEDIA = (
 CONTROLS = "controls"  # needed by a reward that compares with samples which are not learned from
 IMAGE = "prompt.image"  # needed by a reward that reads the first image of the prompt
 LOADED = ("model", "service")  # weights or files that `prepare` loads; a server that the reward calls
-NEEDS = (*MEDIA, CONTROLS, IMAGE, *LOADED)
+THOUGHT = (*LIKELIHOODS, *RIGHT_ANSWERS)  # what the policy itself thinks of the answers
+NEEDS = (*MEDIA, CONTROLS, IMAGE, *LOADED, *THOUGHT)
 
 
-def reward_batch(rollout: Rollout, iteration: int) -> RewardBatch:
+@dataclass(frozen=True)
+class Thought:
+    """What the policy thinks of the answers of a rollout, see `RewardBatch`."""
+
+    likelihoods: Mapping[str, Likelihoods] = field(default_factory=dict)
+    right_answer: Mapping[str, Tensor] = field(default_factory=dict)
+
+
+def reward_batch(rollout: Rollout, iteration: int, thought: Thought | None = None) -> RewardBatch:
     """Returns all samples of a rollout as a reward sees them.
 
     A sample's seed depends on the key of its group and on its place there alone.
     """
+    thought = thought or Thought()
     places: defaultdict[GroupKey, int] = defaultdict(int)
     seeds = []
     for key in (rollout.keys[prompt] for prompt in rollout.prompt.tolist()):
@@ -58,6 +69,8 @@ def reward_batch(rollout: Rollout, iteration: int) -> RewardBatch:
         generator=generator(*seeds),
         is_control=rollout.is_control,
         num_decisions=_num_decisions(rollout),
+        likelihoods=thought.likelihoods,
+        right_answer=thought.right_answer,
     )
 
 
@@ -85,6 +98,8 @@ def select(batch: RewardBatch, rows: Tensor) -> RewardBatch:
         generator=generator(*seeds),
         is_control=None if batch.is_control is None else batch.is_control[rows],
         num_decisions=None if batch.num_decisions is None else batch.num_decisions[rows],
+        likelihoods={name: one.select(rows) for name, one in batch.likelihoods.items()},
+        right_answer={name: one[rows] for name, one in batch.right_answer.items()},
     )
 
 
@@ -110,6 +125,9 @@ def check_needs(name: str, reward: Reward, batch: RewardBatch) -> None:
             check_targets(name, reward, batch.prompts)
         elif need == IMAGE:
             check_images(name, reward, batch.prompts)
+        elif need in THOUGHT:
+            if entry not in getattr(batch, kind):
+                raise ConfigError(f"reward {name!r} needs {need}: it judges the answers of a policy in training alone")
         elif need == CONTROLS or need in LOADED:
             continue  # whether there are controls is checked of the sampler's plan, before any sample is drawn
         elif need not in MEDIA:

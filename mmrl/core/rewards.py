@@ -5,7 +5,7 @@ Letters of shapes: B samples, K decisions of a sample.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar, Protocol, runtime_checkable
 
 import torch
@@ -13,6 +13,7 @@ from torch import Tensor
 
 from mmrl.core.data import Granularity, Outputs, Prompt, Scores
 from mmrl.core.dense import decision_mask
+from mmrl.core.likelihoods import Likelihoods
 
 
 @dataclass(frozen=True)
@@ -29,6 +30,11 @@ class RewardBatch:
     generator: torch.Generator  # on the CPU, seeded by the keys of the batch
     is_control: Tensor | None = None  # [B] bool: a sample to compare with, which is not learned from; None: all False
     num_decisions: Tensor | None = None  # [B] int64: tokens or random steps of each sample; None: unknown
+    # By the names of weights, those that the rewards of the run need (`likelihoods.NAME`); none outside of training.
+    likelihoods: Mapping[str, Likelihoods] = field(default_factory=dict)
+    # By the names of weights (`right_answer.NAME`): [B] float32 nats, the mean log-prob at temperature 1 of the tokens
+    # of the target's answer in the tag `<answer>`, behind what the sample says before it; NaN without such a tag.
+    right_answer: Mapping[str, Tensor] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.prompts)

@@ -27,7 +27,7 @@ from mmrl.core.contracts import (
 from mmrl.core.data import Outputs, Rollout, Scores
 from mmrl.core.declarations import MixDeclaration
 from mmrl.core.dense import DENSE
-from mmrl.core.reward_batches import Demands, check_needs, on_device, reward_batch, select
+from mmrl.core.reward_batches import Demands, Thought, check_needs, on_device, reward_batch, select
 from mmrl.core.schedules import Schedule
 from mmrl.scoring.calls import Answer, call_once, call_reward
 from mmrl.scoring.metrics import as_wholes, too_many_failed
@@ -169,6 +169,11 @@ class Scorer:
         }
 
     @property
+    def needs(self) -> frozenset[str]:
+        """Returns what at least one reward needs."""
+        return frozenset().union(*(term.reward.needs for term in self.terms))
+
+    @property
     def demands(self) -> Demands:
         """Returns what the rewards need of prompts."""
         return Demands(tuple((term.name, term.reward) for term in self.terms))
@@ -187,14 +192,15 @@ class Scorer:
         return judgement.scores
 
     @torch.no_grad()
-    def judge(self, rollout: Rollout, iteration: int) -> Judgement:
+    def judge(self, rollout: Rollout, iteration: int, thought: Thought | None = None) -> Judgement:
         """Returns the judgement of a rollout, or of a chunk of one that holds whole groups.
 
+        `thought`: what the policy thinks of the answers, for the rewards that need it.
         Raises:
             ConfigError: a reward needs what the rollout does not have, or returns a wrong shape or type.
             HangError: a call of a reward takes too long.
         """
-        everyone = reward_batch(rollout, iteration)
+        everyone = reward_batch(rollout, iteration, thought)
         answers = self._answers(everyone)
         for term, answer in zip(self.terms, answers, strict=True):
             self._warn_outside(term, answer.values if answer.dense is None else answer.dense)
@@ -322,19 +328,20 @@ class ScoringQueue:
     ) -> None:
         self._worker.__exit__(kind, error, traceback)
 
-    def submit(self, chunk: Rollout, iteration: int) -> None:
-        """Queues a chunk of whole groups; waits for the chunk before, so that no more than one is held beside the next.
+    def submit(self, chunk: Rollout, iteration: int, thought: Thought) -> None:
+        """Queues a chunk of whole groups, as for `Scorer.judge`.
 
-        What that chunk raised, or that it takes too long, is raised by `join`.
+        Waits for the chunk before, so that no more than one is held beside the next. What that chunk raised, or that it
+        takes too long, is raised by `join`.
         """
         if self._waiting:
             wait(self._waiting[-1:], timeout=self._scorer.patience.seconds)
         sampled = self._stream.mark()
-        self._waiting.append(self._worker.submit(self._judge, chunk, iteration, sampled))
+        self._waiting.append(self._worker.submit(self._judge, chunk, iteration, thought, sampled))
 
-    def _judge(self, chunk: Rollout, iteration: int, sampled: object) -> Judgement:
+    def _judge(self, chunk: Rollout, iteration: int, thought: Thought, sampled: object) -> Judgement:
         with self._stream.behind(sampled):
-            return self._scorer.judge(chunk, iteration)
+            return self._scorer.judge(chunk, iteration, thought)
 
     def join(self) -> Judgement:
         """Returns one judgement of all chunks since the last join, maybe none, in the order of their submission; waits

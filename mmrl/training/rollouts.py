@@ -24,6 +24,7 @@ from mmrl.training.allocation import further_members
 from mmrl.training.processes import Processes
 from mmrl.training.sampling_process import GroupRequest, SamplingProcess
 from mmrl.training.sharding import dummy_rollout
+from mmrl.training.thought import thought_of
 
 KeyedPrompt = tuple[GroupKey, Prompt]
 JudgedRollout = tuple[Rollout | None, Judgement | None]  # of this process; None where it has no group
@@ -86,6 +87,7 @@ class Collector:
     overlap: bool
     advantage: Advantage  # decides which groups are degenerate
     stores_on_host: bool = False  # scored rollouts, in the CPU's memory
+    calls_at_once: int = 1  # network calls of a pass that reads answers again, for rewards that need what they think
     ahead: int = 0  # iterations that a rollout may be sampled ahead of
     elsewhere: SamplingProcess | None = None  # what samples ahead; None: the policy's inference engine
 
@@ -237,10 +239,11 @@ class Collector:
                     if self.processes.is_sharded:
                         dummy_rollout(self.policy, self.sampler, self.group_size)
                     continue
+                thought = thought_of(self.policy, rollout, self.scorer.needs, self.calls_at_once)
                 if self.overlap and len(chunks) > 1:
-                    queue.submit(rollout, iteration)
+                    queue.submit(rollout, iteration, thought)
                 else:
-                    judgements.append(self.scorer.judge(rollout, iteration))
+                    judgements.append(self.scorer.judge(rollout, iteration, thought))
                 kept = rollout.without_videos()
                 rollouts.append(kept.on_host() if self.stores_on_host else kept)
                 del rollout, kept  # else its videos would be held while the next are sampled

@@ -9,9 +9,10 @@ import torch
 from torch import Tensor
 
 from mmrl.core.contracts import ConfigError
-from mmrl.core.data import DecisionBlock, Outputs, Prompt, Rollout, after
+from mmrl.core.data import DecisionBlock, Outputs, Prompt, Rollout, after, count_calls
 from mmrl.core.forward_outputs import TokenDecisions
 from mmrl.core.keys import GroupKey
+from mmrl.core.likelihoods import Likelihoods, tokens_between
 from mmrl.core.views import DecisionView, View
 from mmrl.parsing.answers import shown
 from mmrl.plans.answers import PROMPT_READS, AnswerPlan
@@ -21,12 +22,12 @@ from ..encoding.inputs import EncodedPrompt, called, pad_rows
 from ..tokens.attention import takes_trees
 from ..tokens.backbone import Answers
 from ..tokens.completions import Completions
-from ..tokens.log_probs import token_log_probs
+from ..tokens.log_probs import self_certainties, token_log_probs
 from ..tokens.one_at_a_time import hidden_one_at_a_time
 from ..tokens.prefix_cache import hidden_by_cache, hidden_by_rows
 from ..tokens.prefix_packing import hidden_by_packing
 from ..tokens.sampling import SamplingDistribution, Support
-from ..tokens.trace import TokenSpans, TokenTrace
+from ..tokens.trace import TokenSpans, TokenTrace, answer_block
 from .model import SharingMode
 from .rollout import TokenGenerator, decides
 
@@ -169,22 +170,25 @@ class TokenPolicy(TokenGenerator):
         """
         if not isinstance(view, DecisionView):
             raise ConfigError(f"a token policy evaluates decisions, not a {type(view).__name__}")
+        log_prob, entropy, *_ = self._read(rollout, rollout.blocks[view.block], view)
+        return TokenDecisions(log_prob, entropy)
+
+    def _read(
+        self, rollout: Rollout, block: DecisionBlock, view: DecisionView, *, is_certain: bool = False
+    ) -> list[Tensor]:
+        """Returns log-probs, entropies and, if asked, self-certainties of the view's tokens, [B, K] each."""
         self.rest_engine()
         trace: TokenTrace = rollout.trace
-        block = rollout.blocks[view.block]
         spans = TokenSpans.of(block, view)
         edges = spans.edges(block)
         place = torch.full((after(block.edge) + 1,), len(edges))  # the last is read by edge -1
         place[edges] = torch.arange(len(edges))
         entry = place[block.edge].to(self.backbone.device)  # [B, K]
-        log_prob, entropy = (
-            self._token_log_probs(trace, rollout.prompt, block, spans) if len(edges) else (entry.new_zeros(0),) * 2
+        nothing = (entry.new_zeros(0),) * (3 if is_certain else 2)
+        found = (
+            self._token_log_probs(trace, rollout.prompt, block, spans, is_certain=is_certain) if len(edges) else nothing
         )
-
-        def spread(values: Tensor) -> Tensor:
-            return torch.cat([values, values.new_zeros(1)])[entry]
-
-        return TokenDecisions(spread(log_prob), spread(entropy))
+        return [torch.cat([values, values.new_zeros(1)])[entry] for values in found]
 
     def recorded(self, rollout: Rollout, view: View) -> TokenDecisions:
         """Returns the log-probs by the weights that sampled the answers, from the trace.
@@ -217,9 +221,61 @@ class TokenPolicy(TokenGenerator):
             rollout, trace=replace(trace, completions=replace(trace.completions, log_prob=log_prob), is_recorded=True)
         )
 
+    def recorded_likelihoods(self, rollout: Rollout) -> Likelihoods:
+        """Returns the likelihoods of the answers by the weights that sampled them, from the trace.
+
+        Raises ConfigError where they are not recorded, as of answers of the data.
+        """
+        trace: TokenTrace = rollout.trace
+        if not trace.is_recorded:
+            raise ConfigError("a reward needs likelihoods.sampled, and nothing recorded the log-probs of these answers")
+        completions = trace.completions
+        is_token = torch.arange(completions.tokens.shape[1]) < completions.length[:, None]
+        entropy = None if completions.entropy is None else torch.where(is_token, completions.entropy, 0.0)
+        return Likelihoods(torch.where(is_token, completions.log_prob, 0.0), entropy)
+
+    @torch.no_grad()
+    def likelihoods(self, rollout: Rollout, size: int) -> Likelihoods:
+        """Returns the likelihoods of all answers by the weights now in place, on the CPU."""
+        trace: TokenTrace = rollout.trace
+        everyone = torch.ones(rollout.num_samples, dtype=torch.bool)  # also answers that are no decisions
+        block = answer_block(trace, rollout.prompt, everyone)
+        found = torch.zeros(3, *block.edge.shape)
+        for part in DecisionView(torch.arange(count_calls(block))).split(size):
+            found += torch.stack(self._read(rollout, block, part, is_certain=True)).cpu()
+        return Likelihoods(*found.unbind())
+
+    def mean_log_probs(self, rollout: Rollout, ends: Sequence[tuple[str, str] | None], size: int) -> Tensor:
+        """Returns the mean log-prob [B] of the tokens of other ends of the answers, at temperature 1.
+
+        NaN where there is no end, or where it spells a media token or an end token.
+        """
+        means = torch.full((rollout.num_samples,), torch.nan)
+        asked = [(row, *end) for row, end in enumerate(ends) if end is not None and self._spelt("".join(end)) is None]
+        if not asked:
+            return means
+        prompts, texts = [], []
+        for row, beginning, end in asked:
+            prompts.append(rollout.prompts[int(rollout.prompt[row])])
+            texts.append(beginning + end)
+        keys = [rollout.keys[int(rollout.prompt[row])] for row, *_ in asked]
+        given = self.offline(prompts, Outputs(texts=tuple(texts)), keys)
+        log_prob, pieces = self.likelihoods(given, size).log_prob, given.outputs.pieces
+        assert pieces is not None, "answers have them"
+        for number, (row, beginning, end) in enumerate(asked):
+            places = tokens_between(pieces[number], len(beginning), len(beginning) + len(end))
+            means[row] = log_prob[number, places].mean()
+        return means
+
     def _token_log_probs(
-        self, trace: TokenTrace, prompt_of: Tensor, block: DecisionBlock, spans: TokenSpans
-    ) -> tuple[Tensor, Tensor]:
+        self,
+        trace: TokenTrace,
+        prompt_of: Tensor,
+        block: DecisionBlock,
+        spans: TokenSpans,
+        *,
+        is_certain: bool,
+    ) -> tuple[Tensor, ...]:
         """Returns log-probs and entropies [N] of the tokens of the spans, one span after the other.
 
         Raises ConfigError for a truncated distribution whose support the inference engine did not return.
@@ -243,7 +299,7 @@ class TokenPolicy(TokenGenerator):
         )
         self.num_calls += len(rows)
         support = trace.completions.support_of(rows, spans.start, spans.stop)
-        return self.log_probs(list(distinct.values()), answers, trace.distribution, support)
+        return self._evaluated(list(distinct.values()), answers, trace.distribution, support, is_certain=is_certain)
 
     def log_probs(
         self,
@@ -253,11 +309,27 @@ class TokenPolicy(TokenGenerator):
         support: Support | None = None,
     ) -> tuple[Tensor, Tensor]:
         """Returns log-probs and entropies [N] of the N tokens of the answers."""
+        log_prob, entropy, *_ = self._evaluated(prompts, answers, distribution, support)
+        return log_prob, entropy
+
+    def _evaluated(
+        self,
+        prompts: Sequence[EncodedPrompt],
+        answers: Answers,
+        distribution: SamplingDistribution,
+        support: Support | None,
+        *,
+        is_certain: bool = False,
+    ) -> tuple[Tensor, ...]:
+        """Returns log-probs, entropies and, if asked, self-certainties [N] of the N tokens of the answers."""
         lockstep, tokens = self.lockstep, answers.tokens[answers.is_token]
         read = (prompts, answers) if lockstep is None else lockstep.filled(prompts, answers)
         with self.running():
             hidden = self._hidden_states(*read)[: len(tokens)]
-            return token_log_probs(hidden, self.head, tokens, distribution, self.vocabulary_chunk, support)
+            found = token_log_probs(hidden, self.head, tokens, distribution, self.vocabulary_chunk, support)
+            if not is_certain:
+                return found
+            return *found, self_certainties(hidden, self.head, distribution, self.vocabulary_chunk, support)
 
     def _hidden_states(self, prompts: Sequence[EncodedPrompt], answers: Answers) -> Tensor:
         """Returns the states [N, H] from which the tokens of the answers are predicted."""

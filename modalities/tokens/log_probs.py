@@ -72,11 +72,36 @@ def token_log_probs(
     if chunk < 1:
         raise ValueError(f"chunk must be at least 1, got {chunk}")
     _refuse_impossible(tokens, distribution, support, len(head.weight))
-    blocks = _Blocks(
-        head, distribution.temperature, _Masks.of(distribution, support, len(head.weight), hidden.device), chunk
-    )
+    blocks = _Blocks.of(hidden, head, distribution, chunk, support)
     log_prob, entropy = _TokenLogProbs.apply(hidden, head.weight, head.bias, tokens.to(hidden.device), blocks)
     return log_prob, entropy
+
+
+@torch.no_grad()
+def self_certainties(
+    hidden: Tensor, head: OutputHead, distribution: SamplingDistribution, chunk: int, support: Support | None = None
+) -> Tensor:
+    """Returns the self-certainty [n] in nats of the distributions behind states [n, H]: KL(uniform || p).
+
+    Kang et al. 2025, "Scalable Best-of-N Selection via Self-Certainty", arXiv 2502.18581: with V tokens that may be
+    sampled, -(1 / V) sum_j log(V p_j). Arguments as for `token_log_probs`.
+    """
+    blocks = _Blocks.of(hidden, head, distribution, chunk, support)
+    like = hidden.new_empty((), dtype=torch.promote_types(hidden.dtype, torch.float32))
+    total, count = like.new_zeros(2, len(hidden)).unbind()
+    normaliser = like.new_full((len(hidden),), -math.inf)
+    heights, widths = blocks.cut(len(hidden), len(head.weight))
+    with torch.autocast(hidden.device.type, enabled=False):
+        for columns in widths:
+            part, offset = head.weight[_slice(columns)], None if head.bias is None else head.bias[_slice(columns)]
+            for rows in heights:
+                here = _slice(rows)
+                logits = blocks.logits(head.raw(hidden[here], part, offset), rows, columns)
+                is_possible = logits > IMPOSSIBLE
+                normaliser[here] = torch.logaddexp(normaliser[here], logits.logsumexp(1))
+                total[here] += torch.where(is_possible, logits, 0.0).sum(1)
+                count[here] += is_possible.sum(1)
+    return normaliser - total / count - count.log()
 
 
 def _refuse_impossible(
@@ -155,6 +180,13 @@ class _Blocks:
     temperature: float
     masks: _Masks
     chunk: int
+
+    @classmethod
+    def of(
+        cls, hidden: Tensor, head: OutputHead, distribution: SamplingDistribution, chunk: int, support: Support | None
+    ) -> "_Blocks":
+        masks = _Masks.of(distribution, support, len(head.weight), hidden.device)
+        return cls(head, distribution.temperature, masks, chunk)
 
     def cut(self, num_rows: int, vocabulary: int) -> tuple[list[range], list[range]]:
         """Returns the rows and columns of the blocks: about square, which is fast for matrix products."""

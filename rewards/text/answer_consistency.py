@@ -1,6 +1,7 @@
 """A bonus for right answers that follow from the thought before them, compared with right peers (GRPO-CARE)."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, ClassVar, Self
@@ -28,11 +29,12 @@ class AnswerConsistency(RewardWrapper):
     In the mix its weight is the paper's 0.5; the thresholds are those of its code. c_i counts only in comparison with
     right peers: a model that is always sure of its answers gains nothing.
 
-    The paper's reference is an average of the policy's own weights, and sees the video. Here it is the language model
-    `model`, which sees the words of the question and the text before the answer's `tag`, and no image: it measures
-    whether the words lead to the answer. Two more differences: groups are compared, where the paper's code takes the
+    The paper's reference is an average of the policy's own weights, and sees the video: so does the `likelihood`
+    {name: answer_likelihood, weights: averaged}. Without one it is the language model `model`, which sees the words of
+    the question and the text before the answer's `tag`, and no image: it measures whether the words lead to the answer.
+    Two more differences: groups are compared, where the paper's code takes the
     means over all samples on its process; and a group without a right answer gets 0, where the code compares with the
-    mean of nothing. Only the last `max_tokens` tokens up to the answer's end are read. A right answer that is not in
+    mean of nothing. Of the language model only the last `max_tokens` tokens up to the answer's end are read. A right answer that is not in
     exactly one tag, is empty, or is longer than `max_tokens`, gets no bonus and is no peer. Neither are controls.
     """
 
@@ -44,6 +46,7 @@ class AnswerConsistency(RewardWrapper):
     needs: ClassVar[frozenset[str]] = frozenset({"texts", "model"})  # beside those of the inner reward
     license: ClassVar[License] = License("Apache-2.0", commercial=True)  # the model card
 
+    likelihood: Reward | None = None  # the likelihood of each answer in [0, 1]; None: that of the language model
     model: str = "Qwen/Qwen2.5-0.5B-Instruct"  # hub name or folder of the language model
     threshold: Annotated[float, Field(ge=0)] = 0.1  # accuracy above which an answer may be right
     ceiling: Annotated[float, Field(gt=0, le=1)] = 0.95  # the largest likelihood that counts
@@ -56,9 +59,14 @@ class AnswerConsistency(RewardWrapper):
         super().__post_init__()
         check_tag(self.tag)
         check_judges_samples(self.reward)
+        if self.likelihood is not None:
+            check_judges_samples(self.likelihood, "likelihood")
+            if not (0 <= self.likelihood.range[0] and self.likelihood.range[1] <= 1):
+                raise ValueError(f"likelihood must be a reward between 0 and 1, got {self.likelihood.range}")
         if not self.threshold < self.reward.range[1] < math.inf:
             raise ValueError(f"the inner reward must end above the threshold {self.threshold}, got {self.reward.range}")
-        self.override(needs=self.needs | self.needs_of_inner(), range=(0.0, self.reward.range[1]))
+        own = type(self).needs if self.likelihood is None else {"texts"}
+        self.override(needs=own | self.needs_of_inner(), range=(0.0, self.reward.range[1]))
 
     @property
     def declaration(self) -> RewardDeclaration:
@@ -67,22 +75,28 @@ class AnswerConsistency(RewardWrapper):
 
     def tiny(self, seed: int, folder: Path) -> Self:
         """Returns the same reward on a random Llama of small sizes, with the tiny twin of the inner reward."""
+        twin = super().tiny(seed, folder)
+        if self.likelihood is not None:
+            return twin
         write_tiny_language_model(folder / "model", seed)
-        return replace(super().tiny(seed, folder), model=str(folder / "model"))
+        return replace(twin, model=str(folder / "model"))
 
     def prepare(self, placement: Placement) -> None:
         """Prepares the inner reward and loads the language model; raises ConfigError where it cannot be loaded."""
         super().prepare(placement)
-        self._model = load_language_model(self.model, placement.device)
+        if self.likelihood is None:
+            self._model = load_language_model(self.model, placement.device)
 
     def score(self, batch: RewardBatch) -> Tensor:
         """Returns the scores [B] float32; 0 for the controls."""
         scores = torch.zeros(len(batch))
         accuracy = self.reward.score(batch).float().cpu()
+        given = None if self.likelihood is None else self.likelihood.score(batch).tolist()
         for rows in batch.members():
             mean = accuracy[rows].double().mean()
             right = [row for row in rows.tolist() if accuracy[row] > self.threshold and accuracy[row] >= mean - 1e-6]
-            likelihoods = {row: likelihood for row in right if (likelihood := self._likelihood(batch, row)) is not None}
+            found = {row: self._likelihood(batch, row, given) for row in right}
+            likelihoods = {row: likelihood for row, likelihood in found.items() if likelihood is not None}
             for row, likelihood in likelihoods.items():
                 if (
                     likelihood >= sum(likelihoods.values()) / len(likelihoods) - self.margin - 1e-6
@@ -90,15 +104,17 @@ class AnswerConsistency(RewardWrapper):
                     scores[row] = accuracy[row]
         return scores
 
-    def _likelihood(self, batch: RewardBatch, row: int) -> float | None:
-        """Returns the likelihood c of a sample's answer; None where the sample has no answer."""
-        assert self._model is not None, "prepare comes before score"
+    def _likelihood(self, batch: RewardBatch, row: int, given: Sequence[float] | None) -> float | None:
+        """Returns the likelihood c of a sample's answer, maybe one that is given; None where it has no answer."""
         assert batch.outputs.texts is not None, "scoring checks needs"
         text = batch.outputs.texts[row]
         try:
             answer = tagged(text, (self.tag,)).contents[0].strip()
         except ParseError:
             return None
+        if given is not None:
+            return min(self.ceiling, given[row]) if answer else None
+        assert self._model is not None, "prepare comes before score"
         opening = f"<{self.tag}>"
         thought = text[: text.index(opening) + len(opening)]
         question = batch.prompts[row].text.replace("<image>", "").replace("<video>", "").strip()

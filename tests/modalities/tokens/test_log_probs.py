@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.distributions import Categorical
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from mmrl.modalities.tokens.log_probs import OutputHead, token_log_probs
+from mmrl.modalities.tokens.log_probs import OutputHead, self_certainties, token_log_probs
 from mmrl.modalities.tokens.sampling import SamplingDistribution, Support, sample_tokens, sampling_log_probs
 from tests.parameters import in_one_test
 
@@ -273,3 +273,30 @@ def test_no_tensor_grows_with_rows_times_vocabulary(rows: int, vocabulary: int, 
         )
         (log_prob.sum() + entropy.sum()).backward()
     assert chunk // 2 < largest.elements <= max(chunk, rows * width, vocabulary * width)
+
+
+@in_one_test("head", HEADS)
+@in_one_test("distribution", DISTRIBUTIONS)
+def test_self_certainty_is_the_divergence_of_the_uniform_distribution(
+    head: dict[str, Any], distribution: SamplingDistribution
+) -> None:
+    hidden, own = tensors(**head)
+    _, support = sampled_tokens(hidden, own, distribution)
+    for chunk in CHUNKS:
+        found = self_certainties(hidden, own, distribution, chunk, support)
+        for row in range(ROWS):
+            log_p = torch.stack(
+                [dense(hidden[row : row + 1], own, torch.tensor([token]), distribution, one_row(support, row))[0][0]
+                 for token in range(VOCABULARY)]
+            )  # fmt: skip
+            possible = log_p[log_p.isfinite()].detach()
+            uniform = Categorical(probs=torch.ones(len(possible), dtype=torch.float64))
+            expected = torch.distributions.kl_divergence(uniform, Categorical(logits=possible))
+            assert found[row].item() == pytest.approx(expected.item(), abs=1e-10)
+
+
+def one_row(support: Support | None, row: int) -> Support | None:
+    if support is None:
+        return None
+    ids = support.ids.split(support.sizes.tolist())[row]
+    return Support(ids, support.sizes[row : row + 1])

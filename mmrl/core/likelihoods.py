@@ -1,0 +1,55 @@
+"""How likely the policy finds answers: what rewards may need of its log-probs under some of its weights."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Literal, cast, get_args
+
+from torch import Tensor
+
+from mmrl.core.data import WeightsName
+
+# `sampled`: the weights that sampled the answers, as the rollout recorded it, which costs no network call.
+LikelihoodsName = Literal["sampled", "trained", "old", "reference", "averaged"]
+LIKELIHOODS = tuple(f"likelihoods.{name}" for name in get_args(LikelihoodsName))
+RIGHT_ANSWERS = tuple(f"right_answer.{name}" for name in get_args(WeightsName))
+
+
+@dataclass(frozen=True)
+class Likelihoods:
+    """How likely some weights find the tokens of B answers, at most K of each, the end token included.
+
+    All are under the distribution that the answers were sampled from, and 0 behind the last token.
+    """
+
+    log_prob: Tensor  # [B, K] float32, nats
+    entropy: Tensor | None = None  # [B, K] float32, nats, of each distribution; None: the rollout does not record it
+    # [B, K] float32, nats: KL(uniform || p) over the tokens that may be sampled, of each distribution p; None as above
+    self_certainty: Tensor | None = None
+
+    def select(self, rows: Tensor) -> "Likelihoods":
+        """Returns those of the answers `rows`, [n] int64."""
+        return Likelihoods(
+            self.log_prob[rows],
+            None if self.entropy is None else self.entropy[rows],
+            None if self.self_certainty is None else self.self_certainty[rows],
+        )
+
+
+def tokens_between(pieces: Sequence[str], start: int, stop: int) -> list[int]:
+    """Returns the places of the tokens of some characters of an answer, from `start` to before `stop`.
+
+    `pieces`: the text of each token, see `Outputs.pieces`. A token with a part of its text there counts, and so does
+    one without a text of its own, of a character that several tokens make.
+    """
+    places, end = [], 0
+    for place, piece in enumerate(pieces):
+        begin, end = end, end + len(piece)
+        if (end > start and begin < stop) if piece else start <= begin < stop:
+            places.append(place)
+    return places
+
+
+def weights_read(needs: Iterable[str]) -> tuple[WeightsName, ...]:
+    """Returns the weights by which answers are read once more for rewards that need all this; sorted."""
+    found = {need.partition(".")[2] for need in needs if need in LIKELIHOODS or need in RIGHT_ANSWERS}
+    return tuple(cast(WeightsName, name) for name in sorted(found - {"sampled"}))

@@ -1,0 +1,48 @@
+"""What the policy thinks of a rollout's answers, read once for all rewards that need it."""
+
+from collections.abc import Collection
+
+from torch import Tensor
+
+from mmrl.core.contracts import Assessing, Modality
+from mmrl.core.data import Prompt, Rollout
+from mmrl.core.likelihoods import Likelihoods, weights_read
+from mmrl.core.reward_batches import THOUGHT, Thought
+
+OPENING, CLOSING = "<answer>", "</answer>"
+
+
+def thought_of(policy: Modality, rollout: Rollout, needs: Collection[str], size: int) -> Thought:
+    """Returns what rewards that need all this need to know; `size`: network calls at a time, at most.
+
+    Each set of weights reads the answers once, and the right answers behind the same thoughts once.
+    """
+    if not set(THOUGHT) & set(needs):
+        return Thought()
+    assert isinstance(policy, Assessing), "checked when the parts were built"
+    likelihoods: dict[str, Likelihoods] = {}
+    if "likelihoods.sampled" in needs:
+        likelihoods["sampled"] = policy.recorded_likelihoods(rollout)
+    right_answer: dict[str, Tensor] = {}
+    for which in weights_read(needs):
+        with policy.weights(which):
+            if f"likelihoods.{which}" in needs:
+                likelihoods[which] = policy.likelihoods(rollout, size)
+            if f"right_answer.{which}" in needs:
+                right_answer[which] = policy.mean_log_probs(rollout, _right_ends(rollout), size)
+    return Thought(likelihoods, right_answer)
+
+
+def _right_ends(rollout: Rollout) -> list[tuple[str, str] | None]:
+    """Returns, for each sample, its text up to its first answer, and the right answer with the closing tag."""
+    texts = rollout.outputs.texts
+    assert texts is not None, "checked when the parts were built"
+    prompts = [rollout.prompts[number] for number in rollout.prompt.tolist()]
+    return [_right_end(text, prompt) for text, prompt in zip(texts, prompts, strict=True)]
+
+
+def _right_end(text: str, prompt: Prompt) -> tuple[str, str] | None:
+    thought, opening, _ = text.partition(OPENING)
+    answer = prompt.target["answer"]
+    first = answer if isinstance(answer, str) else answer[0]
+    return (thought + opening, f"{first}{CLOSING}") if opening else None
