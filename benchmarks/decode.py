@@ -39,6 +39,7 @@ TEXT = {
 }
 VISION = {"depth": 6, "hidden_size": 256, "intermediate_size": 768, "num_heads": 4, "out_hidden_size": 512,
           "patch_size": 14, "window_size": 112, "fullatt_block_indexes": [1, 3, 5]}  # fmt: skip
+PIXELS = (28 * 8) ** 2  # of each image of the random model
 CASES: dict[str, dict[str, Any]] = {
     "screens": {},
     "random": {},
@@ -101,8 +102,7 @@ class Decoder:
         from mmrl.modalities.vision_language import VisionLanguage
 
         lora = None if "lora" not in settings else Lora(**settings["lora"])
-        pixels = (28 * 8) ** 2
-        policy = VisionLanguage(model=str(folder), lora=lora, min_pixels=pixels, max_pixels=pixels)
+        policy = VisionLanguage(model=str(folder), lora=lora, min_pixels=PIXELS, max_pixels=PIXELS)
         dtype = torch.float32 if lora is None else torch.bfloat16
         policy.prepare(Placement(torch.device("cpu"), dtype))
         generator = torch.Generator().manual_seed(1)

@@ -23,10 +23,11 @@ GROUPS: dict[str, tuple[str, ...]] = {
     ),
     "Time": ("temporal_contrast", "temporal_iou", "temporal_segments"),
     "Text and reasoning": (
-        "anls", "answer_consistency", "best_scored", "bleu", "cider", "code_similarity", "exact_answer", "finished",
+        "anls", "answer_consistency", "answer_likelihood", "best_scored", "bleu", "cider", "code_similarity", "exact_answer", "finished",
         "format_tags", "grounded_boxes", "json_schema", "label_tree", "length_curve", "length_window", "majority_vote",
         "math_answer",
-        "multiple_choice", "number", "overlong", "repetition", "response_diversity", "rouge", "semantic_similarity",
+        "multiple_choice", "number", "overlong", "repetition", "response_diversity", "rouge", "self_certainty",
+        "semantic_similarity",
         "text_f1", "vqa_soft", "wer",
     ),
     "Images": (
@@ -42,7 +43,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
     "Wrappers": (
         "annealed", "cached", "clip_range", "constrained", "delta", "dithered", "gated", "generate_then_score",
         "length_penalised", "router",
-        "running_normalised", "text_norm", "threshold", "trusted", "uncertainty_weighted", "weighted",
+        "running_normalised", "text_norm", "threshold", "trusted", "uncertainty_weighted", "unlikeliness", "weighted",
         "win_rate",
     ),
     "A function of your own": ("python",),

@@ -80,10 +80,15 @@ def command(folder: Path) -> list[str]:
 
 
 @contextmanager
-def serving(folder: Path, model: Path, *, dtype: str = "float32", lora_rank: int | None = None) -> Iterator[str]:
-    """Gives the address of a running server of the model, with the options that `start: true` would give it."""
+def serving(
+    folder: Path, model: Path, *, dtype: str = "float32", lora_rank: int | None = None, pixels: int | None = None
+) -> Iterator[str]:
+    """Gives the address of a running server of the model, with the options that `start: true` would give it.
+
+    `pixels`: of each image, where it is not the processor's.
+    """
     url = free_url()
-    served = Served(str(model), dtype, lora_rank, lora_rank is not None, None, None)
+    served = Served(str(model), dtype, lora_rank, lora_rank is not None, pixels, pixels)
     with TemporaryDirectory() as parent:
         options = [*arguments_of(served, url, can_sleep=False), *OPTIONS]
         log_file = Path(parent) / "vllm.log"

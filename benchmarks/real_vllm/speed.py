@@ -22,11 +22,12 @@ def rows(folder: Path, pairs: int, against: Path | None, cases: Sequence[str]) -
     """Gives a line for each model; ratios are of tokens a second within a round, the median over rounds."""
     with TemporaryDirectory() as parent:
         decode.write_random(Path(parent))
-        models = {"screens": checkpoint("screens"), "random": Path(parent)}
+        models = {"screens": (checkpoint("screens"), None), "random": (Path(parent), decode.PIXELS)}
         for case in cases:
-            model = models[case]
+            model, pixels = models[case]
             with ExitStack() as servers:  # one for each client, which gives it weights of its own
-                urls = [servers.enter_context(serving(folder, model)) for _ in range(1 if against is None else 2)]
+                count = 1 if against is None else 2
+                urls = [servers.enter_context(serving(folder, model, pixels=pixels)) for _ in range(count)]
                 yield {"case": case} | _compared(case, model, urls, pairs, against)
 
 

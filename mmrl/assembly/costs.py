@@ -1,10 +1,12 @@
 """The cost of a run, before it begins: network calls in batch elements, which guidance doubles; memory of videos."""
 
+from collections.abc import Collection
 from typing import Any, Literal
 
 from mmrl.core.config import RunConfig
 from mmrl.core.contracts import Loss, Modality, VideoMaking
 from mmrl.core.declarations import LossDeclaration
+from mmrl.core.reward_batches import THOUGHT
 from mmrl.plans.flow import Plan
 from mmrl.plans.groups import GroupPlan
 from mmrl.training.off_policy_correction import is_corrected
@@ -58,6 +60,11 @@ def gradient_calls(loss: Loss, plan: GroupPlan) -> int:
 def num_forwards(loss: Loss) -> int:
     """Returns how many sets of weights evaluate a view: the trained ones, and others that are not recorded."""
     return 1 + len({"reference", "averaged"} & loss.needs) + (loss.old_decay(0) is not None)
+
+
+def num_readings(needs: Collection[str]) -> int:
+    """Returns how often all answers are read again, at most, for rewards that need what the policy thinks of them."""
+    return len(set(needs) & set(THOUGHT) - {"likelihoods.sampled"})
 
 
 def num_looks(loss: Loss, num_calls: float, micro_batch: int | Literal["auto"]) -> int:

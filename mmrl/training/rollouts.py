@@ -239,7 +239,9 @@ class Collector:
                     if self.processes.is_sharded:
                         dummy_rollout(self.policy, self.sampler, self.group_size)
                     continue
+                calls = self.policy.num_calls
                 thought = thought_of(self.policy, rollout, self.scorer.needs, self.calls_at_once)
+                rollout = replace(rollout, num_calls=rollout.num_calls + self.policy.num_calls - calls)
                 if self.overlap and len(chunks) > 1:
                     queue.submit(rollout, iteration, thought)
                 else:

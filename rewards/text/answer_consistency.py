@@ -30,12 +30,12 @@ class AnswerConsistency(RewardWrapper):
     right peers: a model that is always sure of its answers gains nothing.
 
     The paper's reference is an average of the policy's own weights, and sees the video: so does the `likelihood`
-    {name: answer_likelihood, weights: averaged}. Without one it is the language model `model`, which sees the words of
-    the question and the text before the answer's `tag`, and no image: it measures whether the words lead to the answer.
-    Two more differences: groups are compared, where the paper's code takes the
-    means over all samples on its process; and a group without a right answer gets 0, where the code compares with the
-    mean of nothing. Of the language model only the last `max_tokens` tokens up to the answer's end are read. A right answer that is not in
-    exactly one tag, is empty, or is longer than `max_tokens`, gets no bonus and is no peer. Neither are controls.
+    {name: answer_likelihood, weights: averaged}. Without one it is the language model `model`, which sees the words
+    of the question and the text before the answer's `tag`, and no image: it measures whether the words lead to the
+    answer, and reads only the last `max_tokens` tokens up to its end. Two more differences: groups are compared,
+    where the paper's code takes the means over all samples on its process; and a group without a right answer gets
+    0, where the code compares with the mean of nothing. A right answer that is not in exactly one tag, is empty, or
+    is longer than `max_tokens`, gets no bonus and is no peer. Neither are controls.
     """
 
     reward: Reward  # the accuracy, such as {name: exact_answer}
@@ -61,7 +61,7 @@ class AnswerConsistency(RewardWrapper):
         check_judges_samples(self.reward)
         if self.likelihood is not None:
             check_judges_samples(self.likelihood, "likelihood")
-            if not (0 <= self.likelihood.range[0] and self.likelihood.range[1] <= 1):
+            if self.likelihood.range[0] < 0 or self.likelihood.range[1] > 1:
                 raise ValueError(f"likelihood must be a reward between 0 and 1, got {self.likelihood.range}")
         if not self.threshold < self.reward.range[1] < math.inf:
             raise ValueError(f"the inner reward must end above the threshold {self.threshold}, got {self.reward.range}")

@@ -35,7 +35,9 @@ class AnswerLikelihood(Checked):
     range: ClassVar[tuple[float, float]] = (0.0, 1.0)
     granularity: ClassVar[Granularity] = "sample"
     differentiable: ClassVar[bool] = False
-    needs: ClassVar[frozenset[str]] = frozenset({"texts", "pieces", "likelihoods.averaged"})  # as `of` and `weights` say
+    needs: ClassVar[frozenset[str]] = frozenset(
+        {"texts", "pieces", "likelihoods.averaged"}
+    )  # as `of` and `weights` say
     batch_size: ClassVar[int | None] = None
 
     of: Literal["own", "right"] = "own"  # whose answer
