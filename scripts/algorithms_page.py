@@ -27,13 +27,15 @@ GROUPS: dict[str, tuple[str, ...]] = {  # all but those of `recipes.FIRST`, whic
     "Answers, clicks and turns": (
         "1-shot RLVR", "AgentCPM-GUI", "BLEUBERI", "BRPO", "CGPO", "CLS-RL", "DeepSeek-GRM", "Dense turn rewards",
         "DUMP", "Embodied-R", "Entropy-based advantages", "FGRPR", "Fine-Grained RLHF", "Format and length surrogate",
-        "GRIT", "GRPO-CARE", "GRPO-lambda", "GTPO", "GUI-G1", "GUI-G2", "GUI-R1", "GUI-Shepherd", "Intuitor", "MagicMirror", "Master-RM",
+        "GRIT", "GRPO-CARE", "GRPO-lambda", "GTPO", "GUI-G1", "GUI-G2", "GUI-R1", "GUI-Shepherd", "Intuitor",
+        "MagicMirror", "Master-RM",
         "Mixed-R1", "MM-DPO", "MM-UPT",
         "No-Thinking-CLS-RL", "pPE",
         "Prompt-A-Video", "PromptEnhancer", "Reasoning-SQL", "ReDit", "ReMax", "RewardAnything", "RLOO on turns",
         "RLVR across diverse domains", "RoboRefer", "S-GRPO", "SCST", "SE-GUI", "SEED-GRPO", "Seg-Zero",
         "Selective sample replay", "Semantic encoder reward", "SPCT", "SPO-tree", "SRPO", "STAR-R1", "Step-GRPO",
-        "Think-RM", "Time-R1", "TreeRL", "TreeRPO", "Trust-GRPO", "UI-R1", "Unlikeliness reward", "VideoChat-R1", "Vision-R1", "Visual-RFT",
+        "Think-RM", "Time-R1", "TreeRL", "TreeRPO", "Trust-GRPO", "UI-R1", "Unlikeliness reward", "VideoChat-R1",
+        "Vision-R1", "Visual-RFT",
         "VL-RewardBench", "VLAA-Thinker", "VLM-R1", "VPO", "XRPO",
     ),
     "Both": (

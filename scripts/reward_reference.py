@@ -23,7 +23,8 @@ GROUPS: dict[str, tuple[str, ...]] = {
     ),
     "Time": ("temporal_contrast", "temporal_iou", "temporal_segments"),
     "Text and reasoning": (
-        "anls", "answer_consistency", "answer_likelihood", "best_scored", "bleu", "cider", "code_similarity", "exact_answer", "finished",
+        "anls", "answer_consistency", "answer_likelihood", "best_scored", "bleu", "cider", "code_similarity",
+        "exact_answer", "finished",
         "format_tags", "grounded_boxes", "json_schema", "label_tree", "length_curve", "length_window", "majority_vote",
         "math_answer",
         "multiple_choice", "number", "overlong", "repetition", "response_diversity", "rouge", "self_certainty",

@@ -15,7 +15,7 @@ from mmrl.labs import checkpoint
 from .environment import serving
 
 # answers, and tokens of each at most
-CASES = {"screens": (2048, 12), "random": (256, 128)}
+CASES = {"screens": (2048, 12), "random": (64, 64)}
 
 
 def rows(folder: Path, pairs: int, against: Path | None, cases: Sequence[str]) -> Iterator[dict[str, Any]]:

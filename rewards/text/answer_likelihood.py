@@ -17,7 +17,7 @@ TAG = "answer"
 
 @dataclass(frozen=True)
 class AnswerLikelihood(Checked):
-    """exp of the mean log-probability of the tokens of an answer, at most `ceiling`, under some of the policy's weights.
+    """exp of the mean log-prob of an answer's tokens, at most `ceiling`, under some of the policy's weights.
 
       own    the sample's own answer: the consistency of GRPO-CARE (Chen et al. 2025, arXiv 2506.16141, section 4.2),
              whose reference is an average of the policy's weights (`averaged`). Put it into `answer_consistency`, which
