@@ -16,11 +16,11 @@ from ..base.wrapper import RewardWrapper, check_judges_samples
 class Unlikeliness(RewardWrapper):
     """r_i (1 - scale (G - rank_i) / G): rare right answers count more than those that the policy gives anyway.
 
-    He et al. 2025, "Rewarding the Unlikely", arXiv 2506.02355, section 4.2. r_i is the inner `reward`, which must be at
-    least 0; rank_i counts the members of the group of G that are more likely: 0 for the likeliest, which loses most,
-    and G - 1 for the rarest. Likelihoods are sums of log-probs over an answer, by the weights that sampled it, which the
-    rollout has recorded. Members of equal likelihood get the mean of their ranks. Controls are no members: their
-    score is r_i.
+    He et al. 2025, "Rewarding the Unlikely", arXiv 2506.02355, section 4.2. r_i is the inner `reward`, which must
+    be at least 0; rank_i counts the members of the group of G that are more likely: 0 for the likeliest, which
+    loses most, and G - 1 for the rarest. Likelihoods are sums of log-probs over an answer, by the weights that
+    sampled it, which the rollout has recorded. Members of equal likelihood get the mean of their ranks. Controls
+    are no members: their score is r_i.
     """
 
     reward: Reward  # such as {name: exact_answer}
