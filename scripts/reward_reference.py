@@ -40,8 +40,8 @@ GROUPS: dict[str, tuple[str, ...]] = {
         "edits", "episode_success", "given_score", "invalid_action", "motion", "shapes", "soft_shapes", "step_reward",
     ),
     "Wrappers": (
-        "annealed", "cached", "clip_range", "constrained", "delta", "dithered", "gated", "generate_then_score",
-        "length_penalised", "router",
+        "annealed", "cached", "clip_and_delta", "clip_range", "constrained", "delta", "dithered", "gated",
+        "generate_then_score", "length_penalised", "renormalised", "router",
         "running_normalised", "text_norm", "threshold", "trusted", "uncertainty_weighted", "weighted",
         "win_rate",
     ),
