@@ -26,7 +26,8 @@ GROUPS: dict[str, tuple[str, ...]] = {  # all but those of `recipes.FIRST`, whic
     ),
     "Answers, clicks and turns": (
         "1-shot RLVR", "AgentCPM-GUI", "BLEUBERI", "BRPO", "CGPO", "Clip and Delta", "CLS-RL", "DeepSeek-GRM",
-        "Dense turn rewards", "DUMP", "Embodied-R", "Entropy-based advantages", "FGRPR", "Fine-Grained RLHF", "Format and length surrogate",
+        "Dense turn rewards", "DUMP", "Embodied-R", "Entropy-based advantages", "FGRPR", "Fine-Grained RLHF",
+        "Format and length surrogate",
         "GRIT", "GRPO-lambda", "GTPO", "GUI-G1", "GUI-G2", "GUI-R1", "GUI-Shepherd", "MagicMirror", "Master-RM",
         "Mixed-R1", "MM-DPO", "MM-UPT",
         "No-Thinking-CLS-RL", "pPE", "PPR",
