@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from mmrl.core.config import ScoringSettings
-from mmrl.core.contracts import ConfigError, Granularity, RewardBatch
+from mmrl.core.contracts import ConfigError, Granularity, Reward, RewardBatch
 from mmrl.core.data import DecisionBlock, Outputs, Prompt, Rollout, Scores
 from mmrl.core.keys import GroupKey
 from mmrl.core.plugins import build, find, names
@@ -274,6 +274,27 @@ def test_a_wrapper_that_makes_one_number_of_a_sample_refuses_a_dense_reward() ->
         own = images if name in ("frame_mean", "delta") else held
         with pytest.raises((ConfigError, ValueError), match=r"judges (each token|tokens)"):
             build("rewards", {"name": name, "reward": own, **beside.get(name, {})})
+
+
+@dataclass(frozen=True)
+class Doubled(RewardWrapper):
+    """A wrapper of a user's own, which says nothing of dense rewards."""
+
+    reward: Reward
+    source: ClassVar[str] = "this test"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.inherit(self.reward)
+
+    def score(self, batch: RewardBatch) -> Tensor:
+        return 2 * self.reward.score(batch)
+
+
+def test_so_does_a_wrapper_that_says_nothing_of_them() -> None:
+    Doubled(Plain())
+    with pytest.raises(ValueError, match="reward must judge samples, got a reward that judges each token"):
+        Doubled(Numbered())
 
 
 def test_a_wrapper_that_changes_each_number_holds_a_dense_reward() -> None:
