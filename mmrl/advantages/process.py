@@ -1,7 +1,7 @@
-"""Advantages of decisions from rewards of decisions: the sum of the normalised rewards from each decision on."""
+"""Advantages of decisions from rewards of decisions: the sum, discounted sum or minimum of those from each one on."""
 
-from dataclasses import dataclass
-from typing import Annotated, ClassVar
+from dataclasses import dataclass, replace
+from typing import Annotated, ClassVar, Literal
 
 import torch
 from pydantic import Field
@@ -11,27 +11,43 @@ from mmrl.core.checked import Checked
 from mmrl.core.data import Paths, Scores
 from mmrl.core.declarations import AdvantageDeclaration
 from mmrl.core.dense import DENSE, widened
-from mmrl.core.numerics import group_index, group_sum
+from mmrl.core.numerics import group_index, group_mean, group_std, group_sum
+
+Credit = Literal["sum", "discounted", "min"]
 
 
 @dataclass(frozen=True)
 class Process(Checked):
-    """A_t = sum over s >= t of (r_s - mean) / (std + epsilon): process supervision of GRPO.
+    """Process supervision of GRPO: what a decision earns is the normalised rewards of steps from the decision on.
 
-    Shao et al. 2024, "DeepSeekMath", arXiv 2402.03300, section 4.1.3; epsilon is ours. r_s is the weighted sum of the
-    dense rewards (of steps, segments or tokens) at decision s; the other rewards count at a sample's last decision.
-    Mean and population std are those of all r_s of the group; a decision without a reward that counts, such as one
-    inside of a segment, has no r_s. With rewards of whole samples alone, or one segment per sample, this is GRPO on
-    samples without a clip.
+      sum         A_t = sum over s >= t of n_s, n_s = (r_s - mean) / (std + epsilon)
+      discounted  A_t = sum over s >= t of gamma^(s - t) n_s, where s - t counts decisions
+      min         A_t = (sum over s >= t of w_s (p_s - mean_p) + o - mean_o) / (std + epsilon), w = softmax(-p / T)
 
-    Invalid samples enter no statistic and get 0. All members get 0 in a group with equal rewards or with one valid
-    member. A decision that several leaves of a tree share gets the mean over the valid leaves; in the statistic it
-    counts once for each leaf.
+    `sum` is Shao et al. 2024, "DeepSeekMath", arXiv 2402.03300, section 4.1.3; epsilon is ours. r_s is the weighted sum
+    of the dense rewards (of steps, segments or tokens) at decision s; the other rewards count at a sample's last
+    decision. Mean and population std are those of all r_s of the group; a decision without a reward that counts, such
+    as one inside of a segment, has no r_s. With rewards of whole samples alone, or one segment per sample, this is GRPO
+    on samples without a clip.
 
-    Raises ValueError for an epsilon below 0.
+    `min` is the min-form credit of Cheng et al. 2025, "Stop Summation" (PURE), arXiv 2504.15275: p_s is the weighted
+    sum of the dense rewards, o that of the others, and m = sum of w_s p_s, nearly the least p_s of a sample. What comes
+    before a sample's worst step is credited with m, what comes after it with nothing of p. At temperature T = 0, w is
+    the share of the worst steps, and m their p. mean_p is the mean of m in the group, mean_o that of o, and std the
+    population std of m + o: the first decision has GRPO's advantage of m + o. Theirs subtracts for each token
+    the mean reward of a token of the other answers (RLOO).
+
+    Invalid samples enter no statistic and get 0. All members get 0 in a group with equal rewards (of `min`: equal
+    m + o), or with one valid member. A decision that several leaves of a tree share gets the mean over the valid
+    leaves; in the statistic it counts once for each leaf.
+
+    Raises ValueError for settings out of range, and for a gamma without credit `discounted` or the other way round.
     """
 
     epsilon: Annotated[float, Field(ge=0)] = 1e-4  # added to the standard deviation
+    credit: Credit = "sum"  # how the rewards from a decision on make its advantage
+    gamma: Annotated[float, Field(ge=0, le=1)] | None = None  # discount of a decision, of credit discounted
+    temperature: Annotated[float, Field(ge=0)] = 0.1  # of credit min, in units of the weighted rewards; 0: the minimum
 
     declaration: ClassVar[AdvantageDeclaration] = AdvantageDeclaration(
         is_per_decision=True,
@@ -40,19 +56,51 @@ class Process(Checked):
         sums_rewards=True,  # of decisions
     )
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if (self.gamma is None) == (self.credit == "discounted"):
+            raise ValueError(f"gamma and credit 'discounted' go together, got {self.gamma} and {self.credit!r}")
+
     def __call__(self, scores: Scores, paths: Paths | None = None) -> Tensor:
         """Returns the advantages [B, K], float32, 0 behind a sample's last decision; without `paths` [B, 1]."""
-        if paths is None:
-            numbers, edges = scores.weighted_sum.double()[:, None], torch.arange(len(scores.group))[:, None]
-            is_number = torch.ones_like(edges, dtype=torch.bool)
-        else:
-            edges = paths.edge
+        edges = torch.arange(len(scores.group))[:, None] if paths is None else paths.edge
+        has_paths = paths is not None
+        credited = self._min(scores, edges, has_paths) if self.credit == "min" else self._sum(scores, edges, has_paths)
+        is_there = (edges >= 0) & scores.valid[:, None]
+        return _mean_of_leaves(torch.where(is_there, credited, 0.0), edges, scores.prompt_index, is_there).float()
+
+    def _sum(self, scores: Scores, edges: Tensor, has_paths: bool) -> Tensor:
+        """Returns the advantages [B, K], float64, of credits `sum` and `discounted`."""
+        if has_paths:
             numbers, is_number = rewards_of_decisions(scores, edges)
+        else:
+            numbers = scores.weighted_sum.double()[:, None]
+            is_number = torch.ones_like(edges, dtype=torch.bool)
         is_number = is_number & scores.valid[:, None]
         normalised = self._normalised(torch.where(is_number, numbers, 0.0), is_number, scores)
-        behind = normalised.flip(1).cumsum(1).flip(1)
-        is_there = (edges >= 0) & scores.valid[:, None]
-        return _mean_of_leaves(torch.where(is_there, behind, 0.0), edges, scores.prompt_index, is_there).float()
+        return _from_each_on(normalised) if self.gamma is None else _discounted(normalised, self.gamma)
+
+    def _min(self, scores: Scores, edges: Tensor, has_paths: bool) -> Tensor:
+        """Returns the advantages [B, K], float64, of credit `min`."""
+        steps, is_step = torch.zeros(edges.shape, dtype=torch.float64), torch.zeros_like(edges, dtype=torch.bool)
+        outcome = scores.weighted_sum.double()
+        if has_paths:
+            is_dense = [granularity in DENSE for granularity in scores.granularities] or [False] * len(scores.names)
+            steps, is_step = rewards_of_decisions(_of_weights(scores, is_dense), edges)
+            outcome = _of_weights(scores, [not dense for dense in is_dense]).weighted_sum.double()
+        is_counted = scores.valid & (edges >= 0).any(1)
+        is_step = is_step & is_counted[:, None]
+        steps, outcome = torch.where(is_step, steps, 0.0), torch.where(is_counted, outcome, 0.0)
+        weight = _weights_of_worst(steps, is_step, self.temperature)
+        worst = (weight * steps).sum(1)  # [B], m
+        mean_step, mean_outcome = (group_mean(one, scores.group, is_counted) for one in (worst, outcome))
+        spread = group_std(worst + outcome, scores.group, is_counted)
+        size = group_mean((worst + outcome).abs(), scores.group, is_counted)
+        is_compared = group_sum(is_counted.double(), scores.group) >= 2
+        is_spread = (spread > 1e-12 * size) & is_compared  # as in `_normalised`
+        behind = _from_each_on(weight * torch.where(is_step, steps - mean_step[:, None], 0.0))
+        credited = behind + (outcome - mean_outcome)[:, None]
+        return credited / torch.where(is_spread, spread + self.epsilon, torch.inf)[:, None]
 
     def _normalised(self, numbers: Tensor, is_number: Tensor, scores: Scores) -> Tensor:
         """Returns the normalised numbers [B, K], float64, 0 where there is no number."""
@@ -88,6 +136,34 @@ def rewards_of_decisions(scores: Scores, paths: Tensor) -> tuple[Tensor, Tensor]
         numbers += torch.where(stands, weight * own, 0.0)
         is_number |= stands
     return numbers, is_number
+
+
+def _from_each_on(numbers: Tensor) -> Tensor:
+    """Returns the sums [B, K] of numbers [B, K] from each place on."""
+    return numbers.flip(1).cumsum(1).flip(1)
+
+
+def _discounted(numbers: Tensor, gamma: float) -> Tensor:
+    """Returns the sums [B, K] of numbers [B, K] from each place on, each times gamma for every place before it."""
+    sums = numbers.clone()
+    for place in range(numbers.shape[1] - 2, -1, -1):
+        sums[:, place] += gamma * sums[:, place + 1]
+    return sums
+
+
+def _weights_of_worst(steps: Tensor, is_step: Tensor, temperature: float) -> Tensor:
+    """Returns softmax(-steps / temperature) [B, K] over the steps of each sample, 0 elsewhere; at 0 its limit."""
+    shown = torch.where(is_step, steps, torch.inf)
+    above = shown - shown.amin(1, keepdim=True) if steps.shape[1] else shown  # NaN in rows without a step
+    share = (above == 0).double() if temperature == 0 else (-above / temperature).exp()
+    share = torch.where(is_step, share, 0.0)
+    return share / share.sum(1, keepdim=True).clamp(min=1)  # a worst step has 1
+
+
+def _of_weights(scores: Scores, is_chosen: list[bool]) -> Scores:
+    """Returns the scores with weight 0 for the rewards that are not chosen."""
+    pairs = zip(scores.weights, is_chosen, strict=True)
+    return replace(scores, weights=tuple(weight if chosen else 0.0 for weight, chosen in pairs))
 
 
 def _mean_of_leaves(values: Tensor, edges: Tensor, prompt_index: Tensor, is_there: Tensor) -> Tensor:

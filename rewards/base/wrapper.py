@@ -1,16 +1,27 @@
 """The base of rewards that wrap other rewards: weights, checks, twins and state of the inner rewards."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import fields, replace
 from math import inf
 from pathlib import Path
-from typing import Any, ClassVar, Protocol, Self, runtime_checkable
+from typing import Any, ClassVar, Protocol, Self, cast, runtime_checkable
 
 import torch
 from torch import Tensor
 
 from mmrl.core.checked import Checked
-from mmrl.core.contracts import Checking, Granularity, Placement, Prepared, Reward, RewardBatch, Stateful, Twinned
+from mmrl.core.contracts import (
+    Checking,
+    ConfigError,
+    Granularity,
+    Placement,
+    Prepared,
+    Reward,
+    RewardBatch,
+    Segmented,
+    Stateful,
+    Twinned,
+)
 from mmrl.core.data import Prompt, Scores
 from mmrl.core.declarations import RewardDeclaration
 from mmrl.core.dense import DENSE
@@ -30,6 +41,9 @@ class RewardWrapper(Checked):
     A field may be a reward, a tuple of rewards, a dictionary of rewards, or None. The wrapper prepares, checks, twins
     and saves its inner rewards. A subclass sets its own `needs`, `range` and the like in `__post_init__`, with
     `override` or `inherit`; what it does not set is as here.
+
+    A subclass with `holds_dense` takes inner rewards of steps, segments or tokens too. Its granularity is then theirs,
+    and its score works on each of their numbers alone: `only_numbers` leaves 0 where they have none.
     """
 
     range: ClassVar[tuple[float, float]] = (-inf, inf)
@@ -37,15 +51,16 @@ class RewardWrapper(Checked):
     differentiable: ClassVar[bool] = False
     needs: ClassVar[frozenset[str]] = frozenset()  # beside those of the inner rewards
     batch_size: ClassVar[int | None] = None
+    holds_dense: ClassVar[bool] = False  # whether inner rewards may be dense
 
     def override(self, **attributes: Any) -> None:
         """Overrides attributes of the class, such as `needs`, for this instance.
 
         Raises ValueError for an inner reward that learns from its scores, since only rewards of the run see theirs, and
-        for a dense inner reward, since a wrapper makes one number of a sample.
+        for a dense inner reward where the wrapper makes one number of a sample.
         """
         for name, reward in self.inner_rewards().items():
-            if reward.granularity in DENSE:
+            if reward.granularity in DENSE and not self.holds_dense:
                 raise ValueError(f"{name} must judge samples, got a reward that judges each {reward.granularity}")
             is_plain_wrapper = isinstance(reward, RewardWrapper) and type(reward).update is RewardWrapper.update
             if isinstance(reward, _Learning) and not is_plain_wrapper:
@@ -89,6 +104,17 @@ class RewardWrapper(Checked):
             is_changing=any(one.is_changing for one in inner) or any(map(_has_own_state, rewards)),
         )
 
+    def ends(self, batch: RewardBatch) -> Tensor:
+        """Returns [B, K] bool: where the segments of the inner rewards end, for wrappers of granularity segment.
+
+        Raises ConfigError where inner rewards end their segments at different tokens.
+        """
+        rewards = [reward for reward in self.inner_rewards().values() if reward.granularity == "segment"]
+        ends = [cast(Segmented, reward).ends(batch) for reward in rewards]
+        if any(not torch.equal(ends[0].cpu(), other.cpu()) for other in ends[1:]):
+            raise ConfigError("the inner rewards must end their segments at the same tokens")
+        return ends[0]
+
     def needs_of_inner(self) -> frozenset[str]:
         """Returns what at least one inner reward needs."""
         return frozenset().union(*(reward.needs for reward in self.inner_rewards().values()))
@@ -130,18 +156,64 @@ class RewardWrapper(Checked):
                 reward.load_state_dict(state[name])
 
 
+def common_granularity(rewards: Iterable[Reward]) -> Granularity:
+    """Returns the granularity of all rewards. Raises ValueError where they judge different things."""
+    granularities = {reward.granularity for reward in rewards}
+    if len(granularities) != 1:
+        raise ValueError(f"the rewards must judge alike, got rewards of {', '.join(sorted(granularities))}")
+    return granularities.pop()
+
+
 def check_judges_samples(reward: Reward, what: str = "the inner reward") -> None:
     """Raises ValueError, which begins with `what`, unless the reward judges each sample alone."""
     if reward.granularity != "sample":
         raise ValueError(f"{what} must judge samples, got one that judges {reward.granularity}s")
 
 
+def check_dense(reward: Reward, what: str = "the inner reward") -> None:
+    """Raises ValueError, which begins with `what`, unless the reward judges steps, segments or tokens."""
+    if reward.granularity not in DENSE:
+        raise ValueError(f"{what} must judge steps, segments or tokens, got one that judges {reward.granularity}s")
+
+
 def score_inner(reward: Reward, batch: RewardBatch) -> Tensor:
-    """Returns the scores [B] of an inner reward, in batches of its `batch_size`, larger only to keep groups whole."""
+    """Returns the scores [B] of an inner reward, in batches of its `batch_size`, larger only to keep groups whole.
+
+    Of a dense reward they are [B, K].
+    """
     parts = [torch.cat(units) for units in pack(units_of(reward, batch), reward.batch_size)]
     if len(parts) < 2:
         return reward.score(batch)
-    return torch.cat([reward.score(select(batch, rows)) for rows in parts])[torch.cat(parts).argsort()]
+    scores = [as_wide_as(batch, reward.score(select(batch, rows))) for rows in parts]
+    return torch.cat(scores)[torch.cat(parts).argsort()]
+
+
+def as_wide_as(batch: RewardBatch, scores: Tensor) -> Tensor:
+    """Returns the dense scores [n, K] of some samples of a batch with the K of the whole batch, 0 behind them.
+
+    Scores [n] of samples are returned as they are.
+    """
+    if scores.dim() == 1:
+        return scores
+    return torch.nn.functional.pad(scores, (0, batch.is_decision.shape[1] - scores.shape[1]))
+
+
+def number_mask(reward: Reward, batch: RewardBatch) -> Tensor | None:
+    """Returns [B, K] bool: where a dense reward has a number; None for a reward that is not dense."""
+    if reward.granularity not in DENSE:
+        return None
+    return cast(Segmented, reward).ends(batch) if reward.granularity == "segment" else batch.is_decision
+
+
+def only_numbers(reward: Reward, batch: RewardBatch, scores: Tensor) -> Tensor:
+    """Returns scores made of those of `reward`: of a dense one [B, K] with 0 where it has no number."""
+    mask = number_mask(reward, batch)
+    return scores if mask is None else torch.where(mask.to(scores.device), scores, 0.0)
+
+
+def for_each_number(values: Tensor, scores: Tensor) -> Tensor:
+    """Returns the values [B] of samples so that they combine with scores [B] or, at each decision alike, [B, K]."""
+    return values if scores.dim() == 1 else values[:, None]
 
 
 def check_prompt(reward: Reward, prompt: Prompt) -> None:

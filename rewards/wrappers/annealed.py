@@ -10,7 +10,7 @@ from mmrl.core.contracts import Reward, RewardBatch
 from mmrl.core.declarations import RewardDeclaration
 from mmrl.core.schedules import Schedule, Shape
 
-from ..base.wrapper import RewardWrapper, score_inner
+from ..base.wrapper import RewardWrapper, number_mask, score_inner
 
 
 @dataclass(frozen=True)
@@ -20,7 +20,7 @@ class Annealed(RewardWrapper):
     r2 is the reward `then`, or 0. For instance from a soft reward, which early answers can earn, to the strict reward
     that is meant (curricula of rewards, e.g. Vision-R1's tightening thresholds, arXiv 2503.18013). A weight of the mix
     that changes does the same for whole terms; this one can stand inside of other wrappers. Held-out scores are those
-    of the end of the run. A reward whose share is 0 is not called.
+    of the end of the run. A reward whose share is 0 is not called. Both may be dense, of one granularity.
 
     Raises ValueError where the two judge different things (samples, groups), or for a `last` that is not after `first`.
     """
@@ -33,6 +33,7 @@ class Annealed(RewardWrapper):
     _schedule: Schedule = field(init=False, repr=False, compare=False)
 
     source: ClassVar[str] = "Zhan et al. 2025 (Vision-R1), arXiv 2503.18013 (progressive rules)"
+    holds_dense: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -54,10 +55,11 @@ class Annealed(RewardWrapper):
         return replace(super().declaration, follows_iteration=True, is_changing=True)
 
     def score(self, batch: RewardBatch) -> Tensor:
-        """Returns the scores [B] float32; raises what the inner rewards raise."""
+        """Returns the scores [B] (dense: [B, K]) float32; raises what the inner rewards raise."""
         share = self._schedule(batch.iteration)
         terms = [(self.reward, 1 - share)] + ([] if self.then is None else [(self.then, share)])
         scores = [part * score_inner(reward, batch) for reward, part in terms if part > 0]
         if not scores:
-            return torch.zeros(len(batch))
+            mask = number_mask(self.reward, batch)
+            return torch.zeros(len(batch) if mask is None else mask.shape)
         return torch.stack([one.to(scores[0].device) for one in scores]).sum(0)

@@ -8,15 +8,15 @@ from torch import Tensor
 
 from mmrl.core.contracts import Reward, RewardBatch
 
-from ..base.wrapper import RewardWrapper
+from ..base.wrapper import RewardWrapper, only_numbers
 
 
 @dataclass(frozen=True)
 class ClipRange(RewardWrapper):
     """A clipped reward: min(max(r, low), high), so that an outlier cannot decide a group or drown the others of a mix.
 
-    Scores beyond the ends have no gradient. Raises ValueError where low is not below high, or where the inner reward
-    cannot reach between them.
+    Scores beyond the ends have no gradient. Of a dense reward each number is clipped. Raises ValueError where low is
+    not below high, or where the inner reward cannot reach between them.
     """
 
     reward: Reward  # the reward that is clipped
@@ -25,6 +25,7 @@ class ClipRange(RewardWrapper):
 
     source: ClassVar[str] = "Mnih et al. 2015, doi 10.1038/nature14236 (clipped rewards)"
     range: ClassVar[tuple[float, float]] = (0.0, 1.0)
+    holds_dense: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -38,5 +39,5 @@ class ClipRange(RewardWrapper):
         self.inherit(self.reward, range=(max(self.low, low), min(self.high, high)))
 
     def score(self, batch: RewardBatch) -> Tensor:
-        """Returns the scores [B] float32; raises what the inner reward raises."""
-        return self.reward.score(batch).clamp(self.low, self.high)
+        """Returns the scores [B] (dense: [B, K]) float32; raises what the inner reward raises."""
+        return only_numbers(self.reward, batch, self.reward.score(batch).clamp(self.low, self.high))

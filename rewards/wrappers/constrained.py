@@ -8,7 +8,7 @@ from torch import Tensor
 
 from mmrl.core.contracts import Reward, RewardBatch
 
-from ..base.wrapper import RewardWrapper, check_judges_samples, score_inner
+from ..base.wrapper import RewardWrapper, check_judges_samples, for_each_number, only_numbers, score_inner
 
 
 @dataclass(frozen=True)
@@ -22,7 +22,8 @@ class Constrained(RewardWrapper):
       broken: cap   min(r, `limit`), so that bad samples stay in order
 
     The paper splits a group into samples that hold with a reward above a baseline, and the rest; here one number says
-    both, and any loss can learn from it. A constraint that cannot be judged (NaN) leaves the sample out.
+    both, and any loss can learn from it. A constraint that cannot be judged (NaN) leaves the sample out. Of a dense
+    reward each number of a bad sample is set or capped.
 
     Raises ValueError without constraints, and for constraints that judge something else than samples.
     """
@@ -34,6 +35,7 @@ class Constrained(RewardWrapper):
     limit: float = 0.0  # its score, or the most that it can score
 
     source: ClassVar[str] = "Xu et al. 2024 (CGPO), arXiv 2409.20370"
+    holds_dense: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -46,10 +48,11 @@ class Constrained(RewardWrapper):
         self.inherit(self.reward, range=ends)
 
     def score(self, batch: RewardBatch) -> Tensor:
-        """Returns the scores [B] float32; raises what the inner rewards raise."""
+        """Returns the scores [B] (dense: [B, K]) float32; raises what the inner rewards raise."""
         reward = score_inner(self.reward, batch)
         limit = reward.clamp(max=self.limit) if self.broken == "cap" else torch.full_like(reward, self.limit)
         lowest = torch.stack([score_inner(one, batch).detach().to(reward.device) for one in self.constraints])  # [C, B]
-        lowest = lowest.min(0).values  # NaN where one of them is
+        lowest = for_each_number(lowest.min(0).values, reward)  # NaN where one of them is
         scores = torch.where(lowest >= self.threshold, reward, limit)
-        return torch.where(lowest.isnan(), torch.full_like(scores, torch.nan), scores)
+        scores = torch.where(lowest.isnan(), torch.full_like(scores, torch.nan), scores)
+        return only_numbers(self.reward, batch, scores)

@@ -11,7 +11,7 @@ from mmrl.core.contracts import Reward, RewardBatch
 from mmrl.core.declarations import RewardDeclaration
 from mmrl.core.keys import generator
 
-from ..base.wrapper import RewardWrapper
+from ..base.wrapper import RewardWrapper, only_numbers
 
 Noise = Literal["gaussian", "uniform"]
 
@@ -24,7 +24,7 @@ class Dithered(RewardWrapper):
     discrete rewards. The noise of a sample comes from its own seed: it does not depend on the batch, and a resumed run
     draws it again. `gaussian` noise makes the range unbounded; `uniform` noise is within +-sqrt(3) std. In groups whose
     true rewards agree the advantages are noise alone: keep `std` far below the steps of the reward, and use the reward
-    itself for evaluation.
+    itself for evaluation. Each number of a dense reward has noise of its own.
     """
 
     reward: Reward  # the reward that noise is added to
@@ -32,6 +32,7 @@ class Dithered(RewardWrapper):
     noise: Noise = "gaussian"  # distribution of the noise
 
     source: ClassVar[str] = "Wei et al. 2025 (ReDit), arXiv 2506.18631"
+    holds_dense: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -45,13 +46,20 @@ class Dithered(RewardWrapper):
         return replace(super().declaration, is_changing=True)
 
     def score(self, batch: RewardBatch) -> Tensor:
-        """Returns the scores [B] float32; raises what the inner reward raises."""
+        """Returns the scores [B] (dense: [B, K]) float32; raises what the inner reward raises."""
         scores = self.reward.score(batch)
-        noise = torch.tensor([self._noise(seed) for seed in batch.seeds])
-        return scores + noise.to(scores.device)
+        if scores.dim() == 1:
+            noise = torch.cat([torch.zeros(0), *(self._noise(seed, 1) for seed in batch.seeds)])
+            return scores + noise.to(scores.device)
+        counts = batch.is_decision.sum(1).tolist()
+        noise = torch.zeros(scores.shape)
+        for row, (seed, count) in enumerate(zip(batch.seeds, counts, strict=True)):
+            noise[row, :count] = self._noise(seed, count)
+        return only_numbers(self.reward, batch, scores + noise.to(scores.device))
 
-    def _noise(self, seed: int) -> float:
+    def _noise(self, seed: int, count: int) -> Tensor:
+        """Returns the noise [count] of a sample with this seed."""
         source = generator(seed, "dither")
         if self.noise == "gaussian":
-            return self.std * float(torch.randn((), generator=source))
-        return 3**0.5 * self.std * float(2 * torch.rand((), generator=source) - 1)
+            return (self.std * torch.randn(count, generator=source).double()).float()
+        return (3**0.5 * self.std * (2 * torch.rand(count, generator=source) - 1).double()).float()

@@ -10,7 +10,7 @@ from mmrl.core.contracts import Reward, RewardBatch
 from mmrl.core.data import Scores
 from mmrl.core.declarations import RewardDeclaration
 
-from ..base.wrapper import RewardWrapper
+from ..base.wrapper import RewardWrapper, only_numbers
 
 
 @dataclass
@@ -21,7 +21,8 @@ class RunningNormalised(RewardWrapper):
     arXiv 2005.12729, which divides by a running std. They are the same for all samples of an iteration and on all
     processes, are learned after it, and are in the checkpoint. Rewards of other scales then mix as their weights say;
     unbounded, since a std may be small. Samples that could not be judged or are drawn for comparison only do not count.
-    An evaluation has statistics of its own, which stay empty: its scores are r.
+    An evaluation has statistics of its own, which stay empty: its scores are r. Of a dense reward each number counts:
+    the statistics are those of all steps, segments or tokens.
 
     This wrapper stands around other wrappers, not inside of them: only a reward of the run sees its scores.
     """
@@ -33,6 +34,7 @@ class RunningNormalised(RewardWrapper):
     _squares: float = field(default=0.0, init=False, compare=False)  # sum of squared distances from the mean
 
     source: ClassVar[str] = "Engstrom et al. 2020, arXiv 2005.12729"
+    holds_dense: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -44,9 +46,9 @@ class RunningNormalised(RewardWrapper):
         return replace(super().declaration, is_changing=True)
 
     def score(self, batch: RewardBatch) -> Tensor:
-        """Returns the scores [B] float32; raises what the inner reward raises."""
+        """Returns the scores [B] (dense: [B, K]) float32; raises what the inner reward raises."""
         shift, scale = self._now()
-        return (self.reward.score(batch) - shift) / scale
+        return only_numbers(self.reward, batch, (self.reward.score(batch) - shift) / scale)
 
     def _now(self) -> tuple[float, float]:
         """Returns the mean that is subtracted, and the number that is divided by."""
@@ -54,10 +56,11 @@ class RunningNormalised(RewardWrapper):
         return (self._mean, spread + self.epsilon) if self._count > 1 and spread > 0 else (0.0, 1.0)
 
     def update(self, scores: Scores) -> None:
-        """Learns the statistics from this reward's own scores [B, 1] of an iteration."""
+        """Learns the statistics from this reward's own scores [B, 1] of an iteration, or its numbers [B, K]."""
         shift, scale = self._now()
-        values = scores.values[:, 0].double()
-        own = values[values.isfinite() & ~scores.is_control] * scale + shift
+        is_judged = scores.values[:, 0].isfinite() & ~scores.is_control  # a dense sample with a part alone is none
+        values = scores.dense.get(scores.names[0], scores.values)[is_judged].double()
+        own = values[values.isfinite()] * scale + shift
         if not len(own):
             return
         count, mean = len(own), float(own.mean())

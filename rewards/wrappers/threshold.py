@@ -9,7 +9,7 @@ from torch import Tensor
 
 from mmrl.core.contracts import Reward, RewardBatch
 
-from ..base.wrapper import RewardWrapper
+from ..base.wrapper import RewardWrapper, only_numbers
 
 
 @dataclass(frozen=True)
@@ -18,6 +18,7 @@ class Threshold(RewardWrapper):
 
     One of the five rewards that DanceGRPO (Xue et al. 2025, arXiv 2505.07818) trains on: scores above a fixed number
     count 1, others 0. A step has no gradient. NaN stays NaN: a sample that could not be judged is neither good nor bad.
+    Of a dense reward each number is compared.
 
     Raises ValueError for a threshold that every score of the inner reward reaches or misses.
     """
@@ -27,6 +28,7 @@ class Threshold(RewardWrapper):
 
     source: ClassVar[str] = "Xue et al. 2025 (DanceGRPO), arXiv 2505.07818"
     range: ClassVar[tuple[float, float]] = (0.0, 1.0)
+    holds_dense: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -41,6 +43,8 @@ class Threshold(RewardWrapper):
 
     @torch.no_grad()
     def score(self, batch: RewardBatch) -> Tensor:
-        """Returns the scores [B] float32; raises what the inner reward raises."""
+        """Returns the scores [B] (dense: [B, K]) float32; raises what the inner reward raises."""
         scores = self.reward.score(batch)
-        return (scores >= self.threshold).float().masked_fill(scores.isnan(), math.nan)
+        return only_numbers(
+            self.reward, batch, (scores >= self.threshold).float().masked_fill(scores.isnan(), math.nan)
+        )

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from mmrl.core.contracts import Reward, RewardBatch
 
-from ..base.wrapper import RewardWrapper
+from ..base.wrapper import RewardWrapper, common_granularity, only_numbers
 
 Kind = Literal["discount", "lower_bound", "variance", "worst", "disagreement"]
 
@@ -29,7 +29,7 @@ class UncertaintyWeighted(RewardWrapper):
       disagreement -u alone: a number to watch, with weight 0, beside a reward of the same judges
 
     Where all agree the score is their mean, and 0 for `disagreement`. The rewards must be of one scale: put `text_norm`
-    or `clip_range` around those that are not.
+    or `clip_range` around those that are not. Of dense rewards the numbers of each decision are compared.
 
     Raises ValueError for fewer than two rewards, or rewards that judge different things.
     """
@@ -39,20 +39,20 @@ class UncertaintyWeighted(RewardWrapper):
     scale: Annotated[float, Field(ge=0)] = 1.0  # how much disagreement counts
 
     source: ClassVar[str] = "Ctrl-U, arXiv 2410.11236; TextNorm, arXiv 2404.01863; UWO and WCO, arXiv 2310.02743"
+    holds_dense: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if len(self.rewards) < 2:
             raise ValueError(f"rewards must be at least two, got {len(self.rewards)}")
-        if len(granularities := {reward.granularity for reward in self.rewards}) > 1:
-            raise ValueError(f"the rewards must judge alike, got rewards of {', '.join(sorted(granularities))}")
+        granularity = common_granularity(self.rewards)
         low = min(reward.range[0] for reward in self.rewards)
         high = max(reward.range[1] for reward in self.rewards)
         if self.kind == "discount" and low < 0:
             raise ValueError(f"kind 'discount' is for rewards of at least 0, got one that goes down to {low:g}")
         self.override(
             range=self._range(low, high),
-            granularity=self.rewards[0].granularity,
+            granularity=granularity,
             differentiable=all(reward.differentiable for reward in self.rewards),
             needs=self.needs_of_inner(),
             batch_size=min((r.batch_size for r in self.rewards if r.batch_size is not None), default=None),
@@ -83,7 +83,11 @@ class UncertaintyWeighted(RewardWrapper):
         return min(ends)
 
     def score(self, batch: RewardBatch) -> Tensor:
-        """Returns the scores [B] float32; raises what the inner rewards raise."""
+        """Returns the scores [B] (dense: [B, K]) float32; raises what the inner rewards raise."""
+        return only_numbers(self.rewards[0], batch, self._combined(batch))
+
+    def _combined(self, batch: RewardBatch) -> Tensor:
+        """Returns the scores by the formula of the kind."""
         first, *others = (reward.score(batch) for reward in self.rewards)
         values = torch.stack([first, *(other.to(first.device) for other in others)])  # [n, B]
         if self.kind == "worst":

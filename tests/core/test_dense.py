@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from mmrl.core.config import ScoringSettings
-from mmrl.core.contracts import ConfigError, Granularity, RewardBatch
+from mmrl.core.contracts import ConfigError, Granularity, Reward, RewardBatch
 from mmrl.core.data import DecisionBlock, Outputs, Prompt, Rollout, Scores
 from mmrl.core.keys import GroupKey
 from mmrl.core.plugins import build, find, names
@@ -259,23 +259,50 @@ def test_outputs_alone_have_no_decisions() -> None:
         score(section, ["a"], texts=["1"])
 
 
-def test_no_wrapper_holds_a_dense_reward() -> None:
-    """It would make a number of a sample of those of its decisions, each in its own way."""
+def test_a_wrapper_that_makes_one_number_of_a_sample_refuses_a_dense_reward() -> None:
     held, images = ({"name": f"tests.core.test_dense:{kind}"} for kind in ("Numbered", "OfImages"))
     plain = {"name": "tests.rewards.inner:Written"}
-    several: dict[str, Any] = {"router": {"rewards": {"a": held}}, "uncertainty_weighted": {"rewards": [held, held]}}
-    several |= {"weighted": {"rewards": [held], "weights": [1.0]}}
-    beside: dict[str, Any] = {"gated": {"gate": plain}, "trusted": {"accuracy": plain}, "annealed": {"last": 3}}
-    beside |= {"threshold": {"threshold": 0.5}, "constrained": {"constraints": [plain]}}
     drawn: dict[str, Any] = {
         "generator": {"name": "sd3", "model": "own/model"},
         "sampler": {"name": "ode", "num_steps": 2},
     }
-    beside |= {"generate_then_score": drawn}
-    wrappers = [name for name in names("rewards") if issubclass(find("rewards", name), RewardWrapper)]
-    assert {"clip_range", "running_normalised", *several, *beside} <= set(wrappers)
+    beside: dict[str, Any] = {"trusted": {"accuracy": plain}, "generate_then_score": drawn}
+    classes = {name: find("rewards", name) for name in names("rewards")}
+    wrappers = {name for name, cls in classes.items() if issubclass(cls, RewardWrapper) and not cls.holds_dense}
+    assert {"cached", "delta", "length_penalised", "text_norm", *beside} <= wrappers
     for name in wrappers:
         own = images if name in ("frame_mean", "delta") else held
-        given = {"name": name, **several.get(name, {"reward": own}), **beside.get(name, {})}
         with pytest.raises((ConfigError, ValueError), match=r"judges (each token|tokens)"):
-            build("rewards", given)
+            build("rewards", {"name": name, "reward": own, **beside.get(name, {})})
+
+
+@dataclass(frozen=True)
+class Doubled(RewardWrapper):
+    """A wrapper of a user's own, which says nothing of dense rewards."""
+
+    reward: Reward
+    source: ClassVar[str] = "this test"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.inherit(self.reward)
+
+    def score(self, batch: RewardBatch) -> Tensor:
+        return 2 * self.reward.score(batch)
+
+
+def test_so_does_a_wrapper_that_says_nothing_of_them() -> None:
+    Doubled(Plain())
+    with pytest.raises(ValueError, match="reward must judge samples, got a reward that judges each token"):
+        Doubled(Numbered())
+
+
+def test_a_wrapper_that_changes_each_number_holds_a_dense_reward() -> None:
+    """Its numbers stand where those of the inner reward do, also where batches are of one sample."""
+    held = [{"name": f"tests.core.test_dense:{kind}"} for kind in ("Numbered", "OfHalves")]
+    for inner, expected in zip(held, ([[0, 1, 2], [9], [9] * 4, [9, 9]], [[1, 2], [9], [9, 9], [9]]), strict=True):
+        for size in (None, 1):
+            clipped = build("rewards", {"name": "clip_range", "high": 9.0, "reward": inner | {"batch_size": size}})
+            scores = scorer(clipped, Plain()).score(rollout(), 0)
+            assert kept(scores.dense["r0"]) == expected
+            assert scores.values[:, 0].tolist() == [sum(row) for row in expected]

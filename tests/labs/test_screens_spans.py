@@ -37,6 +37,16 @@ def test_a_number_is_right_inside_of_the_box_whose_far_edges_are_outside(
     assert spans.down(one) == [[0, 0, 0, 0, 0, 0, 0, down]]
 
 
+def test_each_step_is_right_or_wrong_by_itself() -> None:
+    wrong_across = ["<answer>", "(", "5", ",", " 3", "9", ")", "</answer>", ""]
+    unfinished = ["<answer>", "(", "1", "5", ",", " 3", "9", ")"]
+    found = spans.steps(batch(RIGHT, wrong_across, unfinished, ["15", " 39"]))
+    assert found[0] == [0, 0, 0, 0, 1, 0, 0, 1, 1]
+    assert found[1] == [0, 0, 0, 0, 0, 0, 1, 0, 1]
+    assert found[2] == [0, 0, 0, 0, 1, 0, 0, 0]  # the bracket is the last token, and the answer is not whole
+    assert found[3] == [0, 0]
+
+
 def test_what_is_no_click_earns_nothing_and_ends_at_the_last_token() -> None:
     none = batch(["15", " 39"], ["(", "15", ","])
     assert spans.across(none) == spans.down(none) == [[0, 0], [0, 0, 0]]

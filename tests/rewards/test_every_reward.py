@@ -17,9 +17,11 @@ from torch import Tensor
 
 from mmrl.core.contracts import ConfigError, Granularity, Placement, Reward, RewardBatch
 from mmrl.core.data import Outputs, Scores
+from mmrl.core.dense import DENSE
 from mmrl.core.keys import generator
 from mmrl.core.plugins import build, find, names
 from mmrl.core.reward_batches import IMAGE, LOADED, MEDIA, NEEDS, THOUGHT, check_needs, check_prompts, select, units_of
+from mmrl.rewards.base.wrapper import as_wide_as
 from mmrl.scoring.calls import call_reward
 from tests.parameters import slow_but
 from tests.rewards.example import Example, example_of
@@ -83,9 +85,10 @@ def test_scores_keep_to_the_range_and_come_near_both_ends(reward: Reward, exampl
     found = [reward.score(example_batch(example, seed)) for seed in seeds]
     found += [reward.score(example.best())] if example.best is not None else []
     for scores in found:
-        assert scores.dtype == torch.float32 and scores.dim() == 1 and scores.isfinite().all()
+        assert scores.dtype == torch.float32 and scores.isfinite().all()
+        assert scores.dim() == (2 if reward.granularity in DENSE else 1)
         assert (scores >= low - 1e-5).all() and (scores <= high + 1e-5).all()
-    together = torch.cat(found)
+    together = torch.cat([scores.flatten() for scores in found])
     if math.isfinite(high - low) and "model" not in reward.needs:  # a random twin says what it likes
         quarter = (high - low) / 4
         assert float(together.min()) <= low + quarter and float(together.max()) >= high - quarter
@@ -121,7 +124,7 @@ def test_order_does_not_matter(reward: Reward, example: Example) -> None:
 
 def test_a_batch_scores_as_its_parts_do(reward: Reward, example: Example) -> None:
     batch = example_batch(example, 5)
-    parts = [reward.score(select(batch, rows)) for rows in units_of(reward, batch)]
+    parts = [as_wide_as(batch, reward.score(select(batch, rows))) for rows in units_of(reward, batch)]
     rows = torch.cat(units_of(reward, batch))
     torch.testing.assert_close(reward.score(batch)[rows], torch.cat(parts), rtol=1e-4, atol=1e-5)
 
@@ -222,7 +225,7 @@ def test_its_state_survives_a_checkpoint(reward: Reward, name: str, example: Exa
         return
     batch, number = example_batch(example, 8), torch.arange(len(example_batch(example, 8)))
     before = reward.state_dict()
-    values = reward.score(batch)
+    values = reward.score(batch).reshape(len(batch), -1).sum(1)  # of a dense one, as the core has it
     reward.update(Scores(values[:, None], ("r",), (1.0,), ~values.isnan(), batch.group, number, number * 0))  # type: ignore[attr-defined]
     state = json.loads(json.dumps(reward.state_dict()))
     other: Any = build("rewards", {"name": name} | dict(example.settings))

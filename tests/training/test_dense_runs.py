@@ -25,6 +25,12 @@ LETTERS = (
     "{name: python, function: 'my_dense:letters', mode: batch, granularity: token, needs: [pieces], range: [0, 1]}"
 )
 STEPS = LETTERS.replace("token", "step").replace("pieces", "images")
+NORMALISED = f"rewards=[{{name: running_normalised, label: letters, reward: {LETTERS}}}]"
+CREDITS = {
+    "sum": (),
+    "min": ("advantage={name: process, credit: min}",),
+    "discounted, normalised": ("advantage={name: process, credit: discounted, gamma: 0.5}", NORMALISED),
+}
 RUN = (
     f"rewards=[{LETTERS}, {{name: python, label: length, function: 'my_dense:length', weight: 0.5}}]",
     "advantage={name: process}",
@@ -45,14 +51,16 @@ def lines(run: str) -> list[dict[str, float]]:
 
 
 @pytest.mark.slow
-def test_a_run_learns_from_every_token_and_resumes_bit_for_bit(cli: CommandLine) -> None:
-    whole = cli.train(*RUN, kind="vision_language", out="whole")
+@pytest.mark.parametrize("credit", CREDITS)
+def test_a_run_learns_from_every_token_and_resumes_bit_for_bit(cli: CommandLine, credit: str) -> None:
+    run = (*RUN, *CREDITS[credit])
+    whole = cli.train(*run, kind="vision_language", out="whole")
     assert whole.code == 0, whole.err
     first = next(line for line in lines("whole") if "reward/letters/mean" in line)
     assert 0 < first["reward/letters/mean"] <= 8 and first["reward/failed"] == 0  # a sum over up to 8 tokens
     assert first["optimizer/grad_norm"] > 0
     assert any("held_out/letters/mean" in line for line in lines("whole"))
-    assert cli.train(*RUN, "iterations=1", kind="vision_language", out="stopped").code == 0
+    assert cli.train(*run, "iterations=1", kind="vision_language", out="stopped").code == 0
     assert cli("train", "--resume", "stopped", "iterations=2").code == 0
     got, wanted = numbers(Path("stopped")), numbers(Path("whole"))
     for part in (got, wanted):  # the shorter run was evaluated at its end
@@ -63,9 +71,10 @@ def test_a_run_learns_from_every_token_and_resumes_bit_for_bit(cli: CommandLine)
 
 
 @pytest.mark.slow
-def test_two_chunks_are_one(cli: CommandLine) -> None:
+@pytest.mark.parametrize("credit", CREDITS)
+def test_two_chunks_are_one(cli: CommandLine, credit: str) -> None:
     for groups in (1, 2):
-        given = (*RUN, "iterations=1", "evaluation=null", f"rollout_groups={groups}")
+        given = (*RUN, *CREDITS[credit], "iterations=1", "evaluation=null", f"rollout_groups={groups}")
         ended = cli.train(*given, kind="vision_language", out=f"chunks {groups}")
         assert ended.code == 0, ended.err
     one, two = (numbers(Path(f"chunks {groups}")) for groups in (1, 2))

@@ -38,6 +38,22 @@ class Letters:
         is_dull = torch.tensor([self.dull in prompt.text for prompt in batch.prompts])
         return torch.where(is_dull, 0.5, torch.tensor(shares))
 '''
+DENSE_TEXTS = '''
+
+@dataclass(frozen=True)
+class Each(Letters):
+    """Whether each token begins with a letter from n on."""
+
+    granularity: ClassVar[str] = "token"
+    needs: ClassVar[frozenset[str]] = frozenset({"pieces", "texts"})
+
+    def score(self, batch):
+        super().score(batch)
+        scores = torch.zeros(batch.is_decision.shape)
+        for row, pieces in enumerate(batch.outputs.pieces):
+            scores[row, : len(pieces)] = torch.tensor([float(piece[:1] > "n") for piece in pieces])
+        return scores
+'''
 COLOURS = ("red", "blue", "green", "red", "blue")
 
 FULL = {"name": "vision_language", "vision": "trained", "vision_rate": 0.5}
@@ -113,6 +129,15 @@ CASES: dict[str, dict[str, Any]] = {
         **reward("red"),
     },
     "lora, group": {"modality": LORA, "loss": grpo("group")},
+    "lora, dense, normalised, min": {
+        "modality": LORA,
+        "loss": grpo("decision"),
+        "advantage": {"name": "process", "credit": "min"},
+        "rewards": [
+            {"name": "running_normalised", "reward": {"name": "my_texts:Each"}},
+            {"name": "my_texts:Letters", "weight": 0.5},
+        ],
+    },
     "lora, constant, one empty process": {
         "modality": LORA,
         "loss": grpo("constant", constant=8.0),
@@ -134,7 +159,7 @@ def write_questions(folder: Path, changes: dict[str, Any]) -> None:
     rows.append({"prompt": "What is green?", "images": []})
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-    (folder / "my_texts.py").write_text(MY_TEXTS, encoding="utf-8")
+    (folder / "my_texts.py").write_text(MY_TEXTS + DENSE_TEXTS, encoding="utf-8")
     prompts: Any = {"path": "rows.jsonl", "images": questions().images}
     if changes.get("modality") == VIDEO:
         prompts = clips().model_dump(mode="json", exclude_unset=True)

@@ -1,8 +1,10 @@
-"""Rewards of the two numbers of a click, each at its own tokens: functions for `python` with granularity segment."""
+"""Rewards of the numbers of a click, each at its own tokens: functions for `python` with granularity segment."""
 
 import re
 from collections.abc import Sequence
 from typing import Any
+
+from mmrl.labs.screens.world import CLICK
 
 MARKS = (",", ")")  # what ends the number across, and the number down
 
@@ -26,6 +28,17 @@ def across(batch: Any) -> list[list[float]]:
 def down(batch: Any) -> list[list[float]]:
     """Returns 1 at the end of the second number where it is inside of the box from top to bottom, else 0."""
     return _scores(batch, 1)
+
+
+def steps(batch: Any) -> list[list[float]]:
+    """Returns at the end of each number of the click whether it is inside of the box, and at the last token whether the
+    answer is a whole click: a process reward of three steps, 1 or 0.
+    """
+    found = []
+    for (pieces, _), *numbers in zip(_placed(batch), across(batch), down(batch), strict=True):
+        row = [max(both) for both in zip(*numbers, strict=True)]
+        found.append([*row[:-1], float(CLICK.search("".join(pieces)) is not None)])
+    return found
 
 
 def _scores(batch: Any, axis: int) -> list[list[float]]:
