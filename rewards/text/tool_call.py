@@ -20,7 +20,7 @@ _OPENING, _CLOSING = "<tool_call>", "</tool_call>"
 
 
 @dataclass(frozen=True)
-class Call:
+class _Call:
     """A call of a tool."""
 
     name: str
@@ -70,7 +70,7 @@ class ToolCall(Checked):
         return torch.tensor([6 * _share(text, true) - 3 for text, true in pairs], dtype=torch.float32)
 
 
-def _share(text: str, true: Sequence[Call]) -> float:
+def _share(text: str, true: Sequence[_Call]) -> float:
     """Returns the part of S that an answer earns."""
     try:
         calls = _read_calls(text)
@@ -81,7 +81,7 @@ def _share(text: str, true: Sequence[Call]) -> float:
     return (names + _best_sum(true, calls)) / most
 
 
-def _best_sum(true: Sequence[Call], calls: Sequence[Call]) -> float:
+def _best_sum(true: Sequence[_Call], calls: Sequence[_Call]) -> float:
     """Returns the largest sum over pairs of a true and an answered call, each in one pair (the Hungarian method)."""
     from scipy.optimize import linear_sum_assignment
 
@@ -91,7 +91,7 @@ def _best_sum(true: Sequence[Call], calls: Sequence[Call]) -> float:
     return float(values[linear_sum_assignment(values.numpy(), maximize=True)].sum())
 
 
-def _pair(true: Call, call: Call) -> float:
+def _pair(true: _Call, call: _Call) -> float:
     """Returns r of a true and an answered call."""
     if true.name != call.name:
         return 0.0
@@ -104,7 +104,7 @@ def _jaccard(one: Counter[str], other: Counter[str]) -> float:
     return (one & other).total() / (one | other).total() if one or other else 1.0
 
 
-def _true_calls(prompt: Prompt) -> list[Call]:
+def _true_calls(prompt: Prompt) -> list[_Call]:
     """Reads `target.calls` of a prompt by the rules for answers; raises ValueError where these allow no such calls."""
     given = prompt.target["calls"]
     if not isinstance(given, str | list | tuple):
@@ -118,12 +118,12 @@ def _true_calls(prompt: Prompt) -> list[Call]:
         ) from None
 
 
-def _read_calls(text: str) -> list[Call]:
+def _read_calls(text: str) -> list[_Call]:
     """Reads the calls behind the last `</think>` of a text; a text without tags calls nothing."""
     if len(text) > MAX_CHARACTERS:
         raise ParseError(f"a text may have {MAX_CHARACTERS} characters, got {len(text)}")
     before, *parts = text.rpartition("</think>")[2].split(_OPENING, MAX_CALLS + 1)
-    calls: list[Call] = []
+    calls: list[_Call] = []
     for part in parts:
         inner, closing, after = part.partition(_CLOSING)
         if not closing or _CLOSING in after:
@@ -145,14 +145,14 @@ def _objects(text: str) -> list[object]:
         return [read_json(line) for line in lines]
 
 
-def _call(value: object) -> Call:
+def _call(value: object) -> _Call:
     """Returns the call that a JSON object is; raises ParseError for any other value."""
     if not isinstance(value, dict) or not isinstance(value.get("name"), str):
         raise ParseError(f"a call is an object with a name, got {shown(str(value))}")
     given = [value[key] for key in ("arguments", "parameters") if key in value]
     if len(given) != 1 or not isinstance(given[0], dict):
         raise ParseError(f"a call needs one object of arguments, got {shown(str(value))}")
-    return Call(value["name"], {key: json.dumps(_plain(one), sort_keys=True) for key, one in given[0].items()})
+    return _Call(value["name"], {key: json.dumps(_plain(one), sort_keys=True) for key, one in given[0].items()})
 
 
 def _plain(value: object) -> object:

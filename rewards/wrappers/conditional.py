@@ -1,6 +1,5 @@
 """A reward of an auxiliary step, whose sign says whether the step helps in this group (GCPO)."""
 
-import math
 from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
@@ -28,7 +27,7 @@ class Conditional(RewardWrapper):
     The paper's number for `margin`, its epsilon, was not at hand. Samples drawn for comparison only are in no mean;
     neither are those of which one of both scores is NaN, and they score NaN.
 
-    Raises ValueError where an inner reward does not judge samples, or for a threshold that is not finite.
+    Raises ValueError where an inner reward does not judge samples.
     """
 
     reward: Reward  # the auxiliary reward, high where a member takes the step
@@ -43,8 +42,6 @@ class Conditional(RewardWrapper):
         super().__post_init__()
         for reward in (self.reward, self.accuracy):
             check_judges_samples(reward, "the inner rewards")
-        if not math.isfinite(self.threshold):
-            raise ValueError(f"threshold must be finite, got {self.threshold}")
         largest = max(map(abs, self.reward.range))
         self.override(range=(-largest, largest), needs=self.needs_of_inner())
 

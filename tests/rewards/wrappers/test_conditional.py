@@ -90,7 +90,7 @@ def test_the_range_is_that_of_both_signs() -> None:
 def test_bad_settings_are_refused() -> None:
     with pytest.raises(ConfigError, match="margin must be at least 0"):
         wrapped("conditional", accuracy=SECOND, margin=-0.1)
-    with pytest.raises(ConfigError, match="threshold must be finite"):
+    with pytest.raises(ConfigError, match="threshold: should be a finite number, got nan"):
         wrapped("conditional", accuracy=SECOND, threshold=float("nan"))
     with pytest.raises(ConfigError, match="must judge samples, got one that judges groups"):
         wrapped("conditional", accuracy={"name": "conditional", "reward": WRITTEN, "accuracy": SECOND})
