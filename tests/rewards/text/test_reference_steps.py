@@ -57,6 +57,7 @@ EXAMPLE = Example(random_batch=random_batch, best=lambda: answers([thinking(*RIG
         ((RIGHT[0], RIGHT[0], RIGHT[1]), 1, 1, 2 / 3),  # again: the same finding, one more step
         ((*RIGHT, "pneumothorax: present"), 1 / 2, 1 / 2, 1 / 3),  # once right, once wrong: wrong
         ((*RIGHT, "nodule: absent", "nodule: present"), 2 / 3, 1, 2 / 4),
+        ((*RIGHT, "nodule: absent", "nodule: normal"), 2 / 3, 1, 2 / 4),
         (("There is a pleural effusion.",), 0, 0, 0),
         (("pleural effusion:", ": present"), 0, 0, 0),
         (("pleural effusion: present: left",), 0, 0, 0),

@@ -28,7 +28,7 @@ EXAMPLE = Example(
         (("1 1", "1 1", "1 0", "1 1"), [0, 0, 0, 0]),  # all take the step
         (("0 1", "0 1", "0 0", "0 1"), [0, 0, 0, 0]),  # none does
         (("0.8 1", "0.5 1", "0.4 0", "0 0"), [0.8, 0.5, 0.4, 0]),  # 0.4 is no step, and has the group's sign
-        (("1 0.2", "1 0.4", "0 0.3", "0 0.3"), [0, 0, 0, 0]),  # equal but for rounding
+        (("1 0.6", "1 0.8", "0 0.7", "0 0.7"), [0, 0, 0, 0]),  # equal but for rounding
     ],
 )
 def test_the_sign_by_hand(texts: tuple[str, ...], scores: list[float]) -> None:
