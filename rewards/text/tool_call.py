@@ -41,15 +41,15 @@ class ToolCall(Checked):
     where they are the same JSON: `1` is `1.0`, but neither "1" nor true.
 
     An answer writes `<tool_call>{"name": "...", "arguments": {...}}</tool_call>`, a tag for each call (Qwen, Hermes)
-    or one with a call in each line (ToolRL), `parameters` in the place of `arguments` if it likes. What stands before
-    the last `</think>` calls nothing. Tags that are not paired, JSON that is no call or that `read_json` refuses, and
+    or one tag with a call in each line (ToolRL); `arguments` may be called `parameters`. What stands before the last
+    `</think>` calls nothing. Tags that are not paired, JSON that is no call or that `read_json` refuses, and
     more than 32 calls score -3. `target.calls` is a list of such objects, which may be empty, or a text that writes
     them like an answer.
 
     The paper adds a format of 0 or 1: `format_tags`. Its dynamic scale of both is a schedule of their weights. The
     paper's code differs: it pairs calls in their order, each with the best one that is left; it reads the first tag
-    alone, from the thoughts too; and where nothing is to be called it gives 0, whatever is called. Here no call
-    is right there, and any call is wrong.
+    alone, from the thoughts too; and where nothing is to be called it gives 0, whatever is called. Here the
+    formula holds there too: 3 for an answer without calls, -3 for any call.
     """
 
     source: ClassVar[str] = "Qian et al. 2025 (ToolRL), arXiv 2504.13958"
