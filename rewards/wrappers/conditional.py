@@ -24,7 +24,8 @@ class Conditional(RewardWrapper):
       s = 1   where mean accuracy with the step - mean accuracy without it > `margin`
       s = -1  where it is below -`margin`
       s = 0   else, and where all members take the step or none does, so that there is nothing to compare
-    The paper's number for `margin`, its epsilon, was not at hand. Samples drawn for comparison only are in no mean;
+    The paper's own text was not at hand: this is what its abstract and public reviews say of the two equations, and
+    its number for `margin`, epsilon, is not known here. Samples drawn for comparison only are in no mean;
     neither are those of which one of both scores is NaN, and they score NaN.
 
     Raises ValueError where an inner reward does not judge samples.
