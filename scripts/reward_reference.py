@@ -19,7 +19,7 @@ LINKS: dict[type, str] = {JudgeModel: "judge_prompts.md#settings-of-a-judge"}
 GROUPS: dict[str, tuple[str, ...]] = {
     "Geometry and GUI": (
         "box_count", "box_iou", "classification", "click_distance", "count", "detection", "gaussian_click",
-        "gui_action", "gui_g1", "mask_iou", "point_in_box", "seg_zero", "tracking_iou",
+        "gui_action", "gui_g1", "mask_iou", "point_in_box", "region_coverage", "seg_zero", "tracking_iou",
     ),
     "Time": (
         "temporal_contrast", "temporal_iou", "temporal_segments",
@@ -27,8 +27,9 @@ GROUPS: dict[str, tuple[str, ...]] = {
     "Text and reasoning": (
         "anls", "answer_consistency", "answer_likelihood", "best_scored", "bleu", "cider", "code_similarity",
         "exact_answer", "finished", "format_tags", "grounded_boxes", "json_schema", "label_tree", "length_curve",
-        "length_window", "majority_vote", "math_answer", "multiple_choice", "number", "overlong", "repetition",
-        "response_diversity", "rouge", "self_certainty", "semantic_similarity", "text_f1", "vqa_soft", "wer",
+        "length_window", "majority_vote", "math_answer", "multiple_choice", "number", "overlong", "reference_steps",
+        "repetition", "response_diversity", "rouge", "self_certainty", "semantic_similarity", "text_f1", "tool_call",
+        "vqa_soft", "wer",
     ),
     "Images": (
         "aesthetic", "clip_score", "diversity", "geneval", "hps_v2", "image_reward", "image_similarity", "jpeg_size",
@@ -42,8 +43,8 @@ GROUPS: dict[str, tuple[str, ...]] = {
         "edits", "episode_success", "given_score", "invalid_action", "motion", "shapes", "soft_shapes", "step_reward",
     ),
     "Wrappers": (
-        "annealed", "cached", "clip_and_delta", "clip_range", "constrained", "delta", "dithered", "gated",
-        "generate_then_score", "length_penalised", "renormalised", "router", "running_normalised", "text_norm",
+        "annealed", "cached", "clip_and_delta", "clip_range", "conditional", "constrained", "delta", "dithered",
+        "gated", "generate_then_score", "length_penalised", "renormalised", "router", "running_normalised", "text_norm",
         "threshold", "trusted", "uncertainty_weighted", "unlikeliness", "weighted", "win_rate",
     ),
     "A function of your own": ("python",),

@@ -72,6 +72,8 @@ class Columns:
             "input_text": example.name,
             "label": [example.name],
             "faults": {example.name: ["colour"]},
+            "findings": {example.name: "present"},
+            "calls": [{"name": "click", "arguments": {"x": example.point[0], "y": example.point[1]}}],
             "include": [{"class": "apple", "count": 1 + example.number % 4}],
             "page": f"A page that says {example.answer}.",
             "checks": ["body", ["body", "p"]],
