@@ -16,17 +16,20 @@ from mmrl.losses.base.outputs import OutputsLoss
 FILE = Path(__file__).parents[1] / "docs" / "algorithms.md"
 GROUPS: dict[str, tuple[str, ...]] = {  # all but those of `recipes.FIRST`, which have a table of their own
     "Images and videos, by flow and diffusion": (
-        "Adjoint Matching", "AlignProp", "AWM", "Best of n", "BranchGRPO", "Confidence-aware reward", "D3PO", "DDPO",
+        "Adjoint Matching", "AlignProp", "AWM", "Best of n", "BranchGRPO", "Confidence-aware reward", "Ctrl-U", "D3PO",
+        "DDPO",
         "DGPO", "Diffusion-DPO", "Diffusion-KTO", "DPOK", "DRaFT", "E-GRPO", "Edit-R1", "FK steering", "Flow-DPPO",
         "Flow-NRG", "Flow-RWR", "G2RPO", "GRPO-Guard", "InstructVideo", "LOOP", "MixGRPO-Flash", "MJ-Bench",
-        "Multi-Reward as Condition", "Neighbor GRPO", "OneReward", "PEPG", "PRDP", "Precise", "Pref-GRPO", "RAFT",
+        "Multi-Reward as Condition", "Neighbor GRPO", "OneReward", "PEPG", "PRDP", "Precise", "Pref-GRPO",
+        "Preference As Reward", "RAFT",
         "ReFL", "REINFORCE", "Reward model ensembles", "Reward-weighted regression", "RewardDance", "RLCM",
         "Seedance 1.0", "SPIN-Diffusion", "Supervised fine-tuning", "SVDD", "TempFlow-GRPO", "UnifiedReward-Think",
         "VADER",
     ),
     "Answers, clicks and turns": (
         "1-shot RLVR", "AgentCPM-GUI", "BLEUBERI", "BRPO", "CGPO", "CLS-RL", "DeepSeek-GRM", "Dense turn rewards",
-        "DUMP", "Embodied-R", "Entropy-based advantages", "FGRPR", "Fine-Grained RLHF", "Format and length surrogate",
+        "DUMP", "Embodied-R", "EMPO",
+        "Entropy-based advantages", "FGRPR", "Fine-Grained RLHF", "Format and length surrogate",
         "GRIT", "GRPO-lambda", "GTPO", "GUI-G1", "GUI-G2", "GUI-R1", "GUI-Shepherd", "MagicMirror", "Master-RM",
         "Mixed-R1", "MM-DPO", "MM-UPT",
         "No-Thinking-CLS-RL", "pPE",

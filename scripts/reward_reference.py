@@ -27,7 +27,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
         "format_tags", "grounded_boxes", "json_schema", "label_tree", "length_curve", "length_window", "majority_vote",
         "math_answer",
         "multiple_choice", "number", "overlong", "repetition", "response_diversity", "rouge", "semantic_similarity",
-        "text_f1", "vqa_soft", "wer",
+        "semantic_vote", "text_f1", "vqa_soft", "wer",
     ),
     "Images": (
         "aesthetic", "clip_score", "diversity", "geneval", "hps_v2", "image_reward", "image_similarity",
@@ -41,7 +41,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
     ),
     "Wrappers": (
         "annealed", "cached", "clip_range", "constrained", "delta", "dithered", "gated", "generate_then_score",
-        "length_penalised", "router",
+        "length_penalised", "par", "repeated", "router",
         "running_normalised", "text_norm", "threshold", "trusted", "uncertainty_weighted", "weighted",
         "win_rate",
     ),
