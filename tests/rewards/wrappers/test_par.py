@@ -79,6 +79,7 @@ def test_random_references_do_not_depend_on_which_samples_are_there() -> None:
     noisy = {"name": "dithered", "reward": WRITTEN, "std": 0.1, "noise": "uniform"}
     reward = build("rewards", {"name": "par", "reward": noisy, "references": "answers"})
     batch = batch_of(["0.1", "0.5", "0.5"], {"reference_answers": ["0.3", "0.4"]})
+    batch = replace(batch, prompts=batch.prompts[:1] * 3)
     whole = reward.score(batch)
     assert torch.equal(reward.score(select(batch, torch.tensor([2, 0]))), whole[[2, 0]])
     assert whole[1] != whole[2], "samples have noise of their own"
