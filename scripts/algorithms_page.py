@@ -16,18 +16,18 @@ from mmrl.losses.base.outputs import OutputsLoss
 FILE = Path(__file__).parents[1] / "docs" / "algorithms.md"
 GROUPS: dict[str, tuple[str, ...]] = {  # all but those of `recipes.FIRST`, which have a table of their own
     "Images and videos, by flow and diffusion": (
-        "Adjoint Matching", "AlignProp", "AWM", "Best of n", "BranchGRPO", "Confidence-aware reward", "D3PO", "DDPO",
-        "DGPO", "Diffusion-DPO", "Diffusion-KTO", "DPOK", "DRaFT", "E-GRPO", "Edit-R1", "FK steering", "Flow-DPPO",
-        "Flow-NRG", "Flow-RWR", "G2RPO", "GRPO-Guard", "InstructVideo", "LOOP", "MixGRPO-Flash", "MJ-Bench",
-        "Multi-Reward as Condition", "Neighbor GRPO", "OneReward", "PEPG", "PRDP", "Precise", "Pref-GRPO", "RAFT",
-        "ReFL", "REINFORCE", "Reward model ensembles", "Reward-weighted regression", "RewardDance", "RLCM",
-        "Seedance 1.0", "SPIN-Diffusion", "Supervised fine-tuning", "SVDD", "TempFlow-GRPO", "UnifiedReward-Think",
-        "VADER",
+        "Adjoint Matching", "AlignProp", "AWM", "Best of n", "BranchGRPO", "Confidence-aware reward", "Ctrl-U", "D3PO",
+        "DDPO", "DGPO", "Diffusion-DPO", "Diffusion-KTO", "DPOK", "DRaFT", "E-GRPO", "Edit-R1", "FK steering",
+        "Flow-DPPO", "Flow-NRG", "Flow-RWR", "G2RPO", "GRPO-Guard", "InstructVideo", "LOOP", "MixGRPO-Flash",
+        "MJ-Bench", "Multi-Reward as Condition", "Neighbor GRPO", "OneReward", "PEPG", "PRDP", "Precise", "Pref-GRPO",
+        "Preference As Reward", "RAFT", "ReFL", "REINFORCE", "Reward model ensembles", "Reward-weighted regression",
+        "RewardDance", "RLCM", "Seedance 1.0", "SPIN-Diffusion", "Supervised fine-tuning", "SVDD", "TempFlow-GRPO",
+        "UnifiedReward-Think", "VADER",
     ),
     "Answers, clicks and turns": (
         "1-shot RLVR", "ACTIVE-O3", "AgentCPM-GUI", "BLEUBERI", "BRPO", "CGPO", "ChestX-Reasoner", "Clip and Delta",
-        "CLS-RL", "DeepSeek-GRM", "Dense turn rewards", "DUMP", "Embodied-R", "Entropy-based advantages", "FGRPR",
-        "Fine-Grained RLHF", "Format and length surrogate", "GCPO", "GRIT", "GRPO-CARE", "GRPO-lambda", "GTPO",
+        "CLS-RL", "DeepSeek-GRM", "Dense turn rewards", "DUMP", "Embodied-R", "EMPO", "Entropy-based advantages",
+        "FGRPR", "Fine-Grained RLHF", "Format and length surrogate", "GCPO", "GRIT", "GRPO-CARE", "GRPO-lambda", "GTPO",
         "GUI-G1", "GUI-G2", "GUI-R1", "GUI-Shepherd", "Intuitor", "MagicMirror", "Master-RM", "Mixed-R1", "MM-DPO",
         "MM-UPT", "No-Thinking-CLS-RL", "pPE", "PPR", "Prompt-A-Video", "PromptEnhancer", "PURE", "Reasoning-SQL",
         "ReDit", "ReMax", "RewardAnything", "RLOO on turns", "RLVR across diverse domains", "RoboRefer", "S-GRPO",

@@ -28,8 +28,8 @@ GROUPS: dict[str, tuple[str, ...]] = {
         "anls", "answer_consistency", "answer_likelihood", "best_scored", "bleu", "cider", "code_similarity",
         "exact_answer", "finished", "format_tags", "grounded_boxes", "json_schema", "label_tree", "length_curve",
         "length_window", "majority_vote", "math_answer", "multiple_choice", "number", "overlong", "reference_steps",
-        "repetition", "response_diversity", "rouge", "self_certainty", "semantic_similarity", "text_f1", "tool_call",
-        "vqa_soft", "wer",
+        "repetition", "response_diversity", "rouge", "self_certainty", "semantic_similarity", "semantic_vote",
+        "text_f1", "tool_call", "vqa_soft", "wer",
     ),
     "Images": (
         "aesthetic", "clip_score", "diversity", "geneval", "hps_v2", "image_reward", "image_similarity", "jpeg_size",
@@ -44,8 +44,9 @@ GROUPS: dict[str, tuple[str, ...]] = {
     ),
     "Wrappers": (
         "annealed", "cached", "clip_and_delta", "clip_range", "conditional", "constrained", "delta", "dithered",
-        "gated", "generate_then_score", "length_penalised", "renormalised", "router", "running_normalised", "text_norm",
-        "threshold", "trusted", "uncertainty_weighted", "unlikeliness", "weighted", "win_rate",
+        "gated", "generate_then_score", "length_penalised", "par", "renormalised", "repeated", "router",
+        "running_normalised", "text_norm", "threshold", "trusted", "uncertainty_weighted", "unlikeliness", "weighted",
+        "win_rate",
     ),
     "A function of your own": ("python",),
     "On another machine": ("http",),

@@ -10,12 +10,11 @@ from pydantic import Field
 from torch import Tensor
 
 from mmrl.core.contracts import Granularity, RewardBatch
-from mmrl.parsing.answers import ParseError, extract, read_boxed, read_numbers
 
 from ..base.answers import TagReward
 from ..base.boxes import box_overlaps, has_area
 from ..base.grounding import answered_boxes, answered_clicks, canvas_of
-from ..base.references import answer_text
+from ..base.votes import clusters, plain, voted_answer
 
 Same = Literal["text", "click", "box"]
 Place = tuple[float, ...]
@@ -26,7 +25,8 @@ class MajorityVote(TagReward):
     r"""A vote of the group: 1 for each sample whose answer is the most frequent one, else 0; no target is read.
 
     MM-UPT (Wei et al. 2025, arXiv 2505.22453), TTRL (Zuo et al. 2025, arXiv 2504.16084). With `soft` each sample's
-    score is the share of the votes that its answer has (EMPO, Zhang et al. 2025, arXiv 2504.05812, without clusters).
+    score is the share of the votes that its answer has (EMPO, Zhang et al. 2025, arXiv 2504.05812; clusters by meaning
+    are `semantic_vote`).
 
     Answers are read from the `tag` (None: the whole text), with `boxed` from the one `\boxed{...}` in it. Two answers
     are the same where they differ in white space and capitals only, or where both are one number ("3" and "3.0"). A
@@ -85,14 +85,8 @@ class MajorityVote(TagReward):
         names: list[str | None] = [None] * len(batch)
         places = self._boxes(batch) if self.same == "box" else self._clicks(batch)
         for rows in batch.members():
-            left = [row for row in rows.tolist() if places[row] is not None]
-            while left:
-                cluster, near = [left.pop(0)], 0
-                while near < len(cluster):  # the cluster grows while it is walked
-                    one = cluster[near]
-                    joined = [row for row in left if self._is_same(places[one], places[row])]
-                    left = [row for row in left if row not in joined]
-                    cluster, near = cluster + joined, near + 1
+            given = [row for row in rows.tolist() if places[row] is not None]
+            for cluster in clusters(given, lambda one, other: self._is_same(places[one], places[other])):
                 for row in cluster:
                     names[row] = str(min(cluster))
         return names
@@ -128,17 +122,5 @@ class MajorityVote(TagReward):
         return {winners[0]: 1.0} if len(winners) == 1 else {}
 
     def _answer(self, text: str) -> str | None:
-        try:
-            # What is bounded is the answer: the thoughts before a box may be long.
-            answer = (
-                answer_text(read_boxed(extract(text, self.tag)), None) if self.boxed else answer_text(text, self.tag)
-            )
-        except ParseError:
-            return None
-        try:
-            numbers = read_numbers(answer)
-        except ParseError:
-            numbers = ()
-        if len(numbers) == 1:
-            return repr(numbers[0] + 0.0)  # -0 is 0
-        return " ".join(answer.split()).casefold() or None
+        answer = voted_answer(text, self.tag, boxed=self.boxed)
+        return None if answer is None else plain(answer) or None

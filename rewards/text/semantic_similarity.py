@@ -34,7 +34,8 @@ class SemanticSimilarity(TagReward):
     run. `prefix` stands before each text, such as "query: " for E5. An answer that is empty, has more tokens than the
     model reads or than 10,000 letters, or without exactly one `tag` (None: the whole text) scores 0: an answer that was
     cut to what the model reads could say anything behind the cut. The embeddings of the last 4,096 references are kept
-    from batch to batch, so an epoch embeds each reference once; those of answers are not.
+    from batch to batch, so an epoch embeds each reference once; those of answers are not. The scores are bit by bit
+    those without a memory.
     """
 
     source: ClassVar[str] = "Reimers and Gurevych 2019, arXiv 1908.10084; Xu et al. 2025 (Mixed-R1), arXiv 2505.24164"
@@ -80,8 +81,11 @@ class SemanticSimilarity(TagReward):
         answers = [self._answer(text) for text in batch.outputs.texts]
         pairs = [(answer, references[id(prompt)]) for answer, prompt in zip(answers, batch.prompts, strict=True)]
         needed = {text for answer, texts in pairs if answer is not None for text in texts}
-        everything = needed | {answer for answer, _ in pairs if answer is not None}
-        known = self._of_references | self._embed(everything - self._of_references.keys())
+        known = dict(self._of_references)
+        for text in sorted(needed - known.keys()):
+            # alone: beside other texts the last bits depend on these, and a run that is resumed would find others
+            known |= self._embed({text})
+        known |= self._embed({answer for answer, _ in pairs if answer is not None} - needed)
         newest = {text: one for text, one in self._of_references.items() if text not in needed}
         newest |= {text: known[text] for text in sorted(needed)}
         self._of_references = dict(list(newest.items())[-KEPT:])

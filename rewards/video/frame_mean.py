@@ -9,6 +9,7 @@ from pydantic import Field
 from torch import Tensor
 
 from mmrl.core.contracts import Reward, RewardBatch
+from mmrl.core.declarations import RewardDeclaration
 from mmrl.core.keys import generator
 
 from ..base.frames import frames_of
@@ -68,6 +69,12 @@ class FrameMean(RewardWrapper):
             differentiable=inner.differentiable,
             needs=(inner.needs - {"images"}) | {"videos"},
         )
+
+    @property
+    def declaration(self) -> RewardDeclaration:
+        """Returns that of the inner reward; with `segments` the frames are those of a sample's own seed."""
+        inner = super().declaration
+        return replace(inner, is_changing=inner.is_changing or self.segments is not None)
 
     def score(self, batch: RewardBatch) -> Tensor:
         """Returns the scores [B] float32.

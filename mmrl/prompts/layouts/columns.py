@@ -77,6 +77,7 @@ class Columns:
             "include": [{"class": "apple", "count": 1 + example.number % 4}],
             "page": f"A page that says {example.answer}.",
             "checks": ["body", ["body", "p"]],
+            "reference_scores": [-0.5, 0.5],
             "principle": "Short answers are better than long ones.",
             "criteria": [{"text": f"It says {example.answer}.", "weight": 3}, {"text": "It is polite."}],
         }

@@ -130,13 +130,13 @@ def test_a_reference_is_embedded_once(folder: Path, monkeypatch: pytest.MonkeyPa
 
     monkeypatch.setattr(reward, "_embed", embed)
     first = judge(reward, ["a cat", "a dog"], ["the sea", "a hill"])
-    assert seen == ["a cat", "a dog", "a hill", "the sea"]
+    assert seen == ["a hill", "the sea", "a cat", "a dog"]
     seen.clear()
     assert judge(reward, ["a cat", "the sea"], ["the sea", "a hill"]) == pytest.approx([first[0], 1.0])
     assert seen == ["a cat"], "of an answer that is a reference, that embedding serves"
     seen.clear()
     judge(reward, ["a cat"], "a lake")
-    assert seen == ["a cat", "a lake"]
+    assert seen == ["a lake", "a cat"]
     seen.clear()
     judge(reward, ["a cat"], ["the sea", "a hill", "a lake"])
     assert len(seen) == 2 and "a lake" not in seen, "two are kept, the newest"
@@ -281,7 +281,21 @@ def test_each_different_text_is_embedded_once(folder: Path) -> None:
 
     reward._embedder.model.encode = counted
     judge(reward, ["a", "b", "a", "c"], "b")
-    assert asked == [["a", "b", "c"]]
+    assert asked == [["b"], ["a", "c"]]
+    judge(reward, ["d", "b", "d"], "b")
+    assert asked[2:] == [["d"]], "the reference is remembered"
+
+
+@pytest.mark.slow
+def test_scores_are_bit_by_bit_those_without_a_memory(folder: Path) -> None:
+    """A run that is resumed has no memory, and must find the same scores."""
+    texts = ["a cat", "a very long answer about two men who ride over the wide river, and much beside it " * 2, "x"]
+    batches = [([text, *texts[: n % 3]], [text, "the sea" * (1 + n)]) for n, text in enumerate(texts * 4)]
+    used = prepared(folder)
+    for answered, references in batches[::-1]:
+        judge(used, answered, references)  # remembered beside other texts
+    for answered, references in batches:
+        assert judge(used, answered, references) == judge(prepared(folder), answered, references)
 
 
 @pytest.mark.slow

@@ -222,3 +222,11 @@ def test_attenuation_makes_frames_far_from_the_middle_count_less() -> None:
 def test_settings_of_segments_that_contradict_each_other_are_refused(settings: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         FrameMean(reward=Brightness(), **settings)
+
+
+def test_scores_of_random_frames_are_not_remembered() -> None:
+    """Another sample with the same frames has a seed of its own, and so frames of its own."""
+    inner = {"name": "frame_mean", "segments": 2, "reward": {"name": "jpeg_size"}}
+    with pytest.raises(ConfigError, match="changes from call to call"):
+        build("rewards", {"name": "cached", "reward": inner})
+    build("rewards", {"name": "cached", "reward": inner | {"segments": None, "frames": 2}})
