@@ -16,11 +16,11 @@ from mmrl.losses.base.outputs import OutputsLoss
 FILE = Path(__file__).parents[1] / "docs" / "algorithms.md"
 GROUPS: dict[str, tuple[str, ...]] = {  # all but those of `recipes.FIRST`, which have a table of their own
     "Images and videos, by flow and diffusion": (
-        "Adjoint Matching", "AlignProp", "AWM", "Best of n", "BranchGRPO", "Confidence-aware reward", "D3PO", "DDPO",
-        "DGPO", "Diffusion-DPO", "Diffusion-KTO", "DPOK", "DRaFT", "E-GRPO", "Edit-R1", "FK steering", "Flow-DPPO",
-        "Flow-NRG", "Flow-RWR", "G2RPO", "GRPO-Guard", "InstructVideo", "LOOP", "MixGRPO-Flash", "MJ-Bench",
-        "Multi-Reward as Condition", "Neighbor GRPO", "OneReward", "PEPG", "PRDP", "Precise", "Pref-GRPO", "RAFT",
-        "ReFL", "REINFORCE", "Reward model ensembles", "Reward-weighted regression", "RewardDance", "RLCM",
+        "Adjoint Matching", "AlignProp", "AWM", "Best of n", "BranchGRPO", "Confidence-aware reward", "ControlNet++",
+        "D3PO", "DDPO", "DGPO", "Diffusion-DPO", "Diffusion-KTO", "DPOK", "DRaFT", "E-GRPO", "Edit-R1", "FK steering",
+        "Flow-DPPO", "Flow-NRG", "Flow-RWR", "G2RPO", "GRPO-Guard", "InstructVideo", "LOOP", "MixGRPO-Flash",
+        "MJ-Bench", "Multi-Reward as Condition", "Neighbor GRPO", "OneReward", "PEPG", "PRDP", "Precise", "Pref-GRPO",
+        "RAFT", "ReFL", "REINFORCE", "Reward model ensembles", "Reward-weighted regression", "RewardDance", "RLCM",
         "Seedance 1.0", "SPIN-Diffusion", "Supervised fine-tuning", "SVDD", "TempFlow-GRPO", "UnifiedReward-Think",
         "VADER",
     ),

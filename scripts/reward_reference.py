@@ -30,12 +30,16 @@ GROUPS: dict[str, tuple[str, ...]] = {
         "text_f1", "vqa_soft", "wer",
     ),
     "Images": (
-        "aesthetic", "clip_score", "diversity", "geneval", "hps_v2", "image_reward", "image_similarity",
-        "kept_outside_mask", "jpeg_size",
+        "aesthetic", "clip_score", "depth_consistency", "diversity", "geneval", "hps_v2", "image_reward",
+        "image_similarity", "kept_outside_mask", "jpeg_size", "nsfw_penalty",
         "ocr_text", "pairwise_judge", "pick_score", "siglip_score", "vqa_score",
     ),
     "Judges that write": ("text_judge", "vlm_judge"),
-    "Video": ("flicker", "frame_mean", "frame_similarity", "motion_smoothness", "video_align"),
+    "Video": (
+        "dynamic_degree", "flicker", "frame_mean", "frame_similarity", "motion_smoothness", "subject_consistency",
+        "video_align",
+    ),
+    "Sound": ("clap",),
     "Episodes, labs and labels": (
         "edits", "episode_success", "given_score", "invalid_action", "motion", "shapes", "soft_shapes", "step_reward",
     ),
