@@ -89,8 +89,9 @@ class DynamicDegree(Checked):
         threshold = THRESHOLD * max(1.0, FPS / fps) * min(judged.shape[-2:]) / SIDE
         pairs = zip(judged[:-1].split(PAIRS), judged[1:].split(PAIRS), strict=True)
         moved = torch.cat([largest_motion(flow_between(self._raft, *pair, self.num_updates)) for pair in pairs])
-        largest: Tensor = moved.sort(descending=True).values[max(1, round(len(judged) / 4)) - 1]
-        return largest / threshold
+        needed = max(1, round(len(judged) / 4))
+        ratio: Tensor = moved.sort(descending=True).values[needed - 1] / threshold
+        return ratio
 
 
 def largest_motion(flow: Tensor) -> Tensor:
