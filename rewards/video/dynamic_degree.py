@@ -96,7 +96,7 @@ class DynamicDegree(Checked):
 
 def largest_motion(flow: Tensor) -> Tensor:
     """Returns the mean length [B] of the longest 5% of the vectors of flow [B, 2, H, W]."""
-    lengths = flow.norm(dim=1).flatten(1)  # [B, H * W]
+    lengths: Tensor = flow.norm(dim=1).flatten(1)  # [B, H * W]
     return lengths.topk(int(lengths.shape[1] * SHARE), dim=1).values.mean(1)
 
 
