@@ -32,13 +32,16 @@ GROUPS: dict[str, tuple[str, ...]] = {
         "text_f1", "tool_call", "vqa_soft", "wer",
     ),
     "Images": (
-        "aesthetic", "clip_score", "diversity", "geneval", "hps_v2", "image_reward", "image_similarity", "jpeg_size",
-        "kept_outside_mask", "ocr_text", "pairwise_judge", "pick_score", "siglip_score", "vqa_score",
+        "aesthetic", "clip_score", "depth_consistency", "diversity", "geneval", "hps_v2", "image_reward",
+        "image_similarity", "jpeg_size", "kept_outside_mask", "nsfw_penalty", "ocr_text", "pairwise_judge",
+        "pick_score", "siglip_score", "vqa_score",
     ),
     "Judges that write": ("text_judge", "vlm_judge"),
     "Video": (
-        "flicker", "frame_mean", "frame_similarity", "motion_smoothness", "video_align",
+        "dynamic_degree", "flicker", "frame_mean", "frame_similarity", "motion_smoothness", "subject_consistency",
+        "video_align",
     ),
+    "Sound": ("clap",),
     "Episodes, labs and labels": (
         "edits", "episode_success", "given_score", "invalid_action", "motion", "shapes", "soft_shapes", "step_reward",
     ),

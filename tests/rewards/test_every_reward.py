@@ -133,8 +133,9 @@ def test_what_it_needs_is_complete_and_missed_where_it_lacks(reward: Reward, exa
     """With nothing but what is declared it judges; without any of it a clear error comes before it is asked."""
     batch = example_batch(example, 6)
     media = {need for need in reward.needs if need in MEDIA}
+    given = media | ({"audio_rate"} if "audio" in media else set())  # samples without a rate are no sound
     outputs = Outputs(
-        **{item.name: getattr(batch.outputs, item.name) for item in fields(Outputs) if item.name in media}
+        **{item.name: getattr(batch.outputs, item.name) for item in fields(Outputs) if item.name in given}
     )
     entries = {need.removeprefix("target.") for need in reward.needs if need.startswith("target.")}
     prompts = tuple(
