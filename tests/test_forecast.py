@@ -57,7 +57,8 @@ def _said(**changes: Any) -> dict[str, int]:
         updates=SimpleNamespace(minibatches=1),
         rewards=(),
     )
-    parts: Any = SimpleNamespace(loss=SimpleNamespace(needs=given["needs"], old_decay=lambda _: None))
+    loss = SimpleNamespace(needs=given["needs"], old_decay=lambda _: None)
+    parts: Any = SimpleNamespace(loss=loss, scorer=SimpleNamespace(needs=frozenset(given.get("reads", ()))))
     trained = torch.bfloat16 if memory.trained_weights == "bfloat16" else torch.float32
     work = Workload(torch.float32, 8, 8, 4, given["calls"], given["micro_batch"], 1, 1, 0, trained)
     one = Footprint(
@@ -109,6 +110,7 @@ def test_gradients_of_a_single_micro_batch_come_as_activations_go() -> None:
 def test_a_reference_is_a_copy_but_of_an_adapter() -> None:
     assert _said(needs=frozenset({"reference"}))["weights"] == 180
     assert _said(needs=frozenset({"reference"}), is_adapter=True)["weights"] == 140
+    assert _said(needs=frozenset(), reads=["likelihoods.reference"])["weights"] == 180, "a reward reads by it"
 
 
 def test_masters_are_twice_the_weights_and_gradients_as_large_as_masters() -> None:

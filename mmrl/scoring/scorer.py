@@ -328,7 +328,7 @@ class ScoringQueue:
     ) -> None:
         self._worker.__exit__(kind, error, traceback)
 
-    def submit(self, chunk: Rollout, iteration: int, thought: Thought) -> None:
+    def submit(self, chunk: Rollout, iteration: int, thought: Thought | None = None) -> None:
         """Queues a chunk of whole groups, as for `Scorer.judge`.
 
         Waits for the chunk before, so that no more than one is held beside the next. What that chunk raised, or that it
@@ -339,7 +339,7 @@ class ScoringQueue:
         sampled = self._stream.mark()
         self._waiting.append(self._worker.submit(self._judge, chunk, iteration, thought, sampled))
 
-    def _judge(self, chunk: Rollout, iteration: int, thought: Thought, sampled: object) -> Judgement:
+    def _judge(self, chunk: Rollout, iteration: int, thought: Thought | None, sampled: object) -> Judgement:
         with self._stream.behind(sampled):
             return self._scorer.judge(chunk, iteration, thought)
 

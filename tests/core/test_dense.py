@@ -266,12 +266,13 @@ def test_a_wrapper_that_makes_one_number_of_a_sample_refuses_a_dense_reward() ->
         "generator": {"name": "sd3", "model": "own/model"},
         "sampler": {"name": "ode", "num_steps": 2},
     }
-    beside: dict[str, Any] = {"trusted": {"accuracy": plain}, "generate_then_score": drawn}
+    beside: dict[str, Any] = {name: {"accuracy": plain} for name in ("trusted", "conditional")}
+    beside |= {"generate_then_score": drawn, "repeated": {"noise": 0.1}}
     classes = {name: find("rewards", name) for name in names("rewards")}
     wrappers = {name for name, cls in classes.items() if issubclass(cls, RewardWrapper) and not cls.holds_dense}
     assert {"cached", "delta", "length_penalised", "text_norm", *beside} <= wrappers
     for name in wrappers:
-        own = images if name in ("frame_mean", "delta") else held
+        own = images if name in ("frame_mean", "delta", "repeated") else held
         with pytest.raises((ConfigError, ValueError), match=r"judges (each token|tokens)"):
             build("rewards", {"name": name, "reward": own, **beside.get(name, {})})
 

@@ -77,7 +77,10 @@ class Wants:
         ("videos", "reward 'r' needs videos, but the policy makes images"),
         ("target.box", "reward 'r' needs 'box' in the target of every prompt, got none for 'prompt 0'"),
         ("image", "needs 'image'; allowed are images, videos, audio, texts, is_finished, "),
-        ("image", "step_rewards, outcomes, screens, pieces, given, controls, prompt.image, model, service and target"),
+        (
+            "image",
+            "screens, pieces, given, controls, prompt.image, model, service, likelihoods.sampled, ",
+        ),
         ("target.", "reward 'r' needs 'target.'; allowed are"),
     ],
 )
