@@ -103,7 +103,7 @@ def _faults(rows: Sequence[Row]) -> Iterator[str]:
 def _speed(rows: Sequence[Row]) -> Iterator[str]:
     yield "## Speed\n"
     yield "`python -m benchmarks.real_vllm speed`: the screens lab (1.5 million weights, 2,048 answers of at most 12"
-    yield "tokens) and a random Qwen2.5-VL of 72 million (256 answers of 128 tokens), float32, in turns. CPU"
+    yield "tokens) and a random Qwen2.5-VL of 72 million (64 answers of 64 tokens), float32, in turns. CPU"
     yield "seconds are those of both processes. `vLLM over before` is by the client of the commit before engines had"
     yield "several servers, `--against` a checkout of it, with a server of its own.\n"
     shown = [

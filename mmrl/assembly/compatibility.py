@@ -14,7 +14,6 @@ from mmrl.assembly.reward_checks import (
     check_evaluated,
     check_rewards,
     check_thought,
-    refuse_thought,
 )
 from mmrl.core.config import EvaluationSettings, Plugin, RunConfig
 from mmrl.core.contracts import Advantage, ConfigError, Loss, Modality, RangeChecking, SampleKind, Sampler
@@ -23,6 +22,7 @@ from mmrl.core.declarations import AdvantageDeclaration, LossDeclaration, MixDec
 from mmrl.core.dense import DENSE
 from mmrl.core.forward_outputs import PROVIDED
 from mmrl.core.keys import GroupKey
+from mmrl.core.reward_batches import refuse_thought
 from mmrl.plans.flow import Plan
 from mmrl.plans.groups import GroupPlan
 from mmrl.plans.offline import OfflinePlan, brings_log_probs, check_behaviour, check_levels, check_offline
@@ -210,7 +210,8 @@ def _check_evaluation(config: RunConfig, parts: Parts, evaluation: EvaluationPar
         check_dense(evaluation.scorer, policy.sample_kind, plan, where)
         refuse_unsampled(policy, plan, where, is_sharded=config.sharding == "full")
     check_rewards(config.modality["name"], evaluation.scorer, policy.makes, [evaluation.prompts])
-    refuse_thought(evaluation.scorer.demands, "an evaluation", "; give the evaluation rewards of its own")
+    for term in evaluation.scorer.terms:
+        refuse_thought(term.name, term.reward, "an evaluation", "; give the evaluation rewards of its own")
     check_evaluated(evaluation.scorer)
     _check_evaluated_weights(config, parts.loss)
 

@@ -10,8 +10,8 @@ from mmrl.core.contracts import Advantage, Assessing, BestChecking, ConfigError,
 from mmrl.core.data import Prompt, Scores
 from mmrl.core.declarations import MixDeclaration, PolicyDeclaration, RewardDeclaration
 from mmrl.core.dense import DENSE
-from mmrl.core.likelihoods import RIGHT_ANSWERS, weights_read
-from mmrl.core.reward_batches import CONTROLS, THOUGHT, Demands, check_images, check_makes
+from mmrl.core.likelihoods import RIGHT_ANSWERS, THOUGHT, weights_read
+from mmrl.core.reward_batches import CONTROLS, check_images, check_makes
 from mmrl.parsing.coordinates import UNKNOWN_UNIT
 from mmrl.plans.groups import GroupPlan
 from mmrl.plans.offline import OfflinePlan
@@ -44,13 +44,6 @@ def check_thought(config: RunConfig, policy: Modality, scorer: Scorer, loss: Los
             if not kept.get(which, True):
                 hint = "set averaging.decay" if which == "averaged" else "take a loss that averages them"
                 raise ConfigError(f"{said}, and the run keeps no {which} weights; {hint}")
-
-
-def refuse_thought(demands: Demands, where: str, hint: str = "") -> None:
-    """Raises ConfigError for rewards that need what the policy thinks of its answers, where nobody asks it."""
-    for name, reward in demands.rewards:
-        if needs := sorted(reward.needs & set(THOUGHT)):
-            raise ConfigError(f"reward {name!r} needs {needs[0]}, which {where} does not read{hint}")
 
 
 def check_coordinates(policy: Modality, scorers: Sequence[Scorer]) -> None:

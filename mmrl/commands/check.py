@@ -61,7 +61,7 @@ def plan_summary(config: RunConfig, num_processes: int = 1) -> dict[str, Any]:
     rollout = sum(one.num_rollout_calls * count for one, count in plans) * factor
     trained = per_pass * config.updates.epochs + carried
     samples = sum(one.num_samples * count for one, count in plans)
-    readings = costs.num_readings(parts.scorer.needs) * samples
+    readings = costs.num_readings(parts.scorer.needs) * rollout
     fewest, most = groups // num_processes, -(-groups // num_processes)
     summary: dict[str, Any] = {
         "samples per iteration": samples,
@@ -365,8 +365,7 @@ def _planned_calls(trainer: Trainer, instrumented: dict[str, Instrumented], conf
     update = view_calls * costs.num_forwards(loss) * (costs.calls_behind(loss, plans[0]) if plans else 1)
     if costs.is_recomputed(config, loss, trainer.policy):
         update += sum(plan.num_update_calls for plan in plans) * factor
-    samples: int = sum(plan.num_samples for plan in plans)
-    readings = costs.num_readings(trainer.collector.scorer.needs) * samples
+    readings = costs.num_readings(trainer.collector.scorer.needs) * rollout
     carried = sum(costs.gradient_calls(loss, plan) for plan in plans) * factor
     return rollout + readings + update + carried
 

@@ -6,24 +6,27 @@ from typing import Literal, cast, get_args
 
 from torch import Tensor
 
-from mmrl.core.data import WeightsName
+from mmrl.core.data import Prompt, WeightsName
 
 # `sampled`: the weights that sampled the answers, as the rollout recorded it, which costs no network call.
 LikelihoodsName = Literal["sampled", "trained", "old", "reference", "averaged"]
 LIKELIHOODS = tuple(f"likelihoods.{name}" for name in get_args(LikelihoodsName))
 RIGHT_ANSWERS = tuple(f"right_answer.{name}" for name in get_args(WeightsName))
+THOUGHT = (*LIKELIHOODS, *RIGHT_ANSWERS)  # what the policy itself thinks of the answers
+ANSWER_TAG = "answer"  # where the right answer stands
 
 
 @dataclass(frozen=True)
 class Likelihoods:
     """How likely some weights find the tokens of B answers, at most K of each, the end token included.
 
-    All are under the distribution that the answers were sampled from, and 0 behind the last token.
+    All are under the distribution that the answers were sampled from (self-certainties: without its truncation), and 0
+    behind the last token.
     """
 
     log_prob: Tensor  # [B, K] float32, nats
     entropy: Tensor | None = None  # [B, K] float32, nats, of each distribution; None: the rollout does not record it
-    # [B, K] float32, nats: KL(uniform || p) over the tokens that may be sampled, of each distribution p; None as above
+    # [B, K] float32, nats: KL(uniform || p) of each distribution p over all tokens but the banned ones; None as above
     self_certainty: Tensor | None = None
 
     def select(self, rows: Tensor) -> "Likelihoods":
@@ -47,6 +50,13 @@ def tokens_between(pieces: Sequence[str], start: int, stop: int) -> list[int]:
         if (end > start and begin < stop) if piece else start <= begin < stop:
             places.append(place)
     return places
+
+
+def right_answer_of(prompt: Prompt) -> str | None:
+    """Returns the right answer of a prompt's target, of several the first; None where there is none."""
+    given = prompt.target.get("answer")
+    first = given[0] if isinstance(given, list | tuple) and given else given
+    return first if isinstance(first, str) and first else None
 
 
 def weights_read(needs: Iterable[str]) -> tuple[WeightsName, ...]:

@@ -12,7 +12,7 @@ from torch import Tensor
 from mmrl.core.data import Outputs, Prompt, Rollout
 from mmrl.core.dense import DENSE
 from mmrl.core.keys import GroupKey, generator
-from mmrl.core.likelihoods import LIKELIHOODS, RIGHT_ANSWERS, Likelihoods
+from mmrl.core.likelihoods import THOUGHT, Likelihoods
 from mmrl.core.rewards import Checking, Reward, RewardBatch
 from mmrl.system.errors import ConfigError
 
@@ -35,7 +35,6 @@ MEDIA = (
 CONTROLS = "controls"  # needed by a reward that compares with samples which are not learned from
 IMAGE = "prompt.image"  # needed by a reward that reads the first image of the prompt
 LOADED = ("model", "service")  # weights or files that `prepare` loads; a server that the reward calls
-THOUGHT = (*LIKELIHOODS, *RIGHT_ANSWERS)  # what the policy itself thinks of the answers
 NEEDS = (*MEDIA, CONTROLS, IMAGE, *LOADED, *THOUGHT)
 
 
@@ -144,6 +143,12 @@ def refuse_dense(name: str, reward: Reward) -> None:
             f"reward {name!r} judges each {reward.granularity} of samples of a policy of mmrl; of outputs alone, or of "
             "another trainer's samples, the decisions are unknown"
         )
+
+
+def refuse_thought(name: str, reward: Reward, where: str, hint: str = "") -> None:
+    """Raises ConfigError for a reward that needs what the policy thinks of its answers, where nobody asks it."""
+    if needs := sorted(reward.needs & set(THOUGHT)):
+        raise ConfigError(f"reward {name!r} needs {needs[0]}, which {where} does not read{hint}")
 
 
 def check_makes(name: str, reward: Reward, makes: frozenset[str], modality: str) -> None:

@@ -14,7 +14,7 @@ from mmrl.core.config import ScoringSettings
 from mmrl.core.contracts import ConfigError, Placement, Twinned
 from mmrl.core.data import Outputs, Prompt, Rollout
 from mmrl.core.keys import GroupKey
-from mmrl.core.reward_batches import check_prompts, refuse_dense
+from mmrl.core.reward_batches import check_prompts, refuse_dense, refuse_thought
 from mmrl.parsing.actions.action import Action
 from mmrl.parsing.actions.dialects import DIALECTS, DialectName
 from mmrl.parsing.answers import ParseError
@@ -44,6 +44,7 @@ def scorer_of(
     scorer = build_scorer(sections, ScoringSettings(max_failed_share=1.0), None if mix is None else dict(mix))
     for term in scorer.terms:
         refuse_dense(term.name, term.reward)
+        refuse_thought(term.name, term.reward, "a score of outputs alone")
     if twins is not None:
         scorer = replace(scorer, terms=tuple(_with_twin(term, twins / str(n)) for n, term in enumerate(scorer.terms)))
     needs_models = any("model" in term.reward.needs for term in scorer.terms)

@@ -6,10 +6,10 @@ from torch import Tensor
 
 from mmrl.core.contracts import Assessing, Modality
 from mmrl.core.data import Prompt, Rollout
-from mmrl.core.likelihoods import Likelihoods, weights_read
-from mmrl.core.reward_batches import THOUGHT, Thought
+from mmrl.core.likelihoods import ANSWER_TAG, THOUGHT, Likelihoods, right_answer_of, weights_read
+from mmrl.core.reward_batches import Thought
 
-OPENING, CLOSING = "<answer>", "</answer>"
+OPENING, CLOSING = f"<{ANSWER_TAG}>", f"</{ANSWER_TAG}>"
 
 
 def thought_of(policy: Modality, rollout: Rollout, needs: Collection[str], size: int) -> Thought:
@@ -43,6 +43,5 @@ def _right_ends(rollout: Rollout) -> list[tuple[str, str] | None]:
 
 def _right_end(text: str, prompt: Prompt) -> tuple[str, str] | None:
     thought, opening, _ = text.partition(OPENING)
-    answer = prompt.target["answer"]
-    first = answer if isinstance(answer, str) else answer[0]
-    return (thought + opening, f"{first}{CLOSING}") if opening else None
+    answer = right_answer_of(prompt)  # None for prompts of another reward of the run
+    return (thought + opening, f"{answer}{CLOSING}") if opening and answer is not None else None

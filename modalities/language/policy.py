@@ -329,7 +329,7 @@ class TokenPolicy(TokenGenerator):
             found = token_log_probs(hidden, self.head, tokens, distribution, self.vocabulary_chunk, support)
             if not is_certain:
                 return found
-            return *found, self_certainties(hidden, self.head, distribution, self.vocabulary_chunk, support)
+            return *found, self_certainties(hidden, self.head, distribution, self.vocabulary_chunk)
 
     def _hidden_states(self, prompts: Sequence[EncodedPrompt], answers: Answers) -> Tensor:
         """Returns the states [N, H] from which the tokens of the answers are predicted."""

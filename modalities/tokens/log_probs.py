@@ -78,15 +78,14 @@ def token_log_probs(
 
 
 @torch.no_grad()
-def self_certainties(
-    hidden: Tensor, head: OutputHead, distribution: SamplingDistribution, chunk: int, support: Support | None = None
-) -> Tensor:
+def self_certainties(hidden: Tensor, head: OutputHead, distribution: SamplingDistribution, chunk: int) -> Tensor:
     """Returns the self-certainty [n] in nats of the distributions behind states [n, H]: KL(uniform || p).
 
-    Kang et al. 2025, "Scalable Best-of-N Selection via Self-Certainty", arXiv 2502.18581: with V tokens that may be
-    sampled, -(1 / V) sum_j log(V p_j). Arguments as for `token_log_probs`.
+    Kang et al. 2025, "Scalable Best-of-N Selection via Self-Certainty", arXiv 2502.18581: -(1 / V) sum_j log(V p_j)
+    over all V tokens but the banned ones, at the temperature of the distribution and without its truncation, by which
+    the surest token alone would be left, with a divergence of 0. Arguments as for `token_log_probs`.
     """
-    blocks = _Blocks.of(hidden, head, distribution, chunk, support)
+    blocks = _Blocks.of(hidden, head, distribution, chunk, None)
     like = hidden.new_empty((), dtype=torch.promote_types(hidden.dtype, torch.float32))
     total, count = like.new_zeros(2, len(hidden)).unbind()
     normaliser = like.new_full((len(hidden),), -math.inf)

@@ -25,6 +25,7 @@ from mmrl.core.contracts import (
 from mmrl.core.data import Prompt, Scores
 from mmrl.core.declarations import RewardDeclaration
 from mmrl.core.dense import DENSE
+from mmrl.core.likelihoods import THOUGHT
 from mmrl.core.reward_batches import pack, select, units_of
 
 
@@ -162,6 +163,12 @@ def common_granularity(rewards: Iterable[Reward]) -> Granularity:
     if len(granularities) != 1:
         raise ValueError(f"the rewards must judge alike, got rewards of {', '.join(sorted(granularities))}")
     return granularities.pop()
+
+
+def check_judges_outputs_alone(reward: Reward) -> None:
+    """Raises ValueError for a reward that reads what the policy thinks of the answers, where others are judged."""
+    if thought := sorted(reward.needs & set(THOUGHT)):
+        raise ValueError(f"the inner reward must judge by outputs and prompts alone, got one that needs {thought[0]}")
 
 
 def check_judges_samples(reward: Reward, what: str = "the inner reward") -> None:

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from mmrl.core.contracts import Granularity, License, Placement, Reward, RewardBatch
 from mmrl.core.declarations import RewardDeclaration
+from mmrl.core.likelihoods import ANSWER_TAG, THOUGHT
 from mmrl.parsing.answers import ParseError, check_tag, tagged
 
 from ..base.networks.language_model import LanguageModel, load_language_model, write_tiny_language_model
@@ -61,6 +62,8 @@ class AnswerConsistency(RewardWrapper):
         check_judges_samples(self.reward)
         if self.likelihood is not None:
             check_judges_samples(self.likelihood, "likelihood")
+            if self.tag != ANSWER_TAG and self.likelihood.needs & set(THOUGHT):
+                raise ValueError(f"the policy finds answers in the tag {ANSWER_TAG!r} likely, got tag {self.tag!r}")
             if self.likelihood.range[0] < 0 or self.likelihood.range[1] > 1:
                 raise ValueError(f"likelihood must be a reward between 0 and 1, got {self.likelihood.range}")
         if not self.threshold < self.reward.range[1] < math.inf:

@@ -9,10 +9,9 @@ from torch import Tensor
 
 from mmrl.core.checked import Checked
 from mmrl.core.contracts import Granularity, RewardBatch, WeightsName
-from mmrl.core.likelihoods import tokens_between
+from mmrl.core.data import Prompt
+from mmrl.core.likelihoods import ANSWER_TAG, right_answer_of, tokens_between
 from mmrl.parsing.answers import ParseError, tagged
-
-TAG = "answer"
 
 
 @dataclass(frozen=True)
@@ -51,6 +50,12 @@ class AnswerLikelihood(Checked):
         object.__setattr__(self, "needs", frozenset(own if self.of == "own" else right))
         object.__setattr__(self, "range", (0.0, self.ceiling))
 
+    def check(self, prompt: Prompt) -> None:
+        """Raises ValueError where the right answer is needed, and the target holds no text or list of texts."""
+        if self.of == "right" and right_answer_of(prompt) is None:
+            given = prompt.target.get("answer")
+            raise ValueError(f"target.answer must be a text or a list of texts, got {given!r} for {prompt.text!r}")
+
     def score(self, batch: RewardBatch) -> Tensor:
         """Returns the scores [B] float32."""
         means = self._own(batch) if self.of == "own" else batch.right_answer[self.weights].cpu()
@@ -64,10 +69,10 @@ class AnswerLikelihood(Checked):
         means = torch.full((len(batch),), torch.nan)
         for row, text in enumerate(texts):
             try:
-                (answer,) = tagged(text, (TAG,)).contents
+                (answer,) = tagged(text, (ANSWER_TAG,)).contents
             except ParseError:
                 continue
-            start = text.index(f"<{TAG}>") + len(f"<{TAG}>")
+            start = text.index(f"<{ANSWER_TAG}>") + len(f"<{ANSWER_TAG}>")
             if places := tokens_between(pieces[row], start, start + len(answer)):
                 means[row] = log_prob[row, places].mean()
         return means

@@ -29,7 +29,8 @@ class ReferenceSteps(TagReward):
     `tag`, with or without the mark of a list; a step `finding: status` states a finding. `target.findings` has the
     findings of the reference, such as `{pleural effusion: present, pneumothorax: absent}`:
       factuality     of the stated findings, the share with the right status: that of the reference, or for findings
-                     that it does not mention one of `normal`, as what a report leaves out is normal
+                     of `others` that it does not mention one of `normal`, as what a report leaves out is normal;
+                     findings that neither names count nothing, else invented ones would be right
       completeness   of the findings of the reference, the share that is stated with its status
       effectiveness  of the steps, the share that states a finding of the reference with its status
     A finding that is stated again is the same finding and one more step, which is no longer effective; with different
@@ -41,8 +42,8 @@ class ReferenceSteps(TagReward):
     which the prompt has to ask for. Reasons between them are steps that state nothing.
     """
 
-    # statuses that are right for a finding that the reference does not mention
-    normal: tuple[str, ...] = ("absent", "normal")
+    others: tuple[str, ...] = ()  # findings that are normal where the reference does not mention them
+    normal: tuple[str, ...] = ("absent", "normal")  # statuses that are right for those
     factuality_weight: Annotated[float, Field(ge=0)] = 1.0  # weight of the factuality
     completeness_weight: Annotated[float, Field(ge=0)] = 1.0  # weight of the completeness
     effectiveness_weight: Annotated[float, Field(ge=0)] = 1.0  # weight of the effectiveness
@@ -82,9 +83,10 @@ class ReferenceSteps(TagReward):
             if colon and (name := _plain(finding)) and (value := _plain(status)):
                 stated.setdefault(name, set()).add(value)
         right = sum(stated.get(finding) == {status} for finding, status in reference.items())
-        normal = set(map(_plain, self.normal))
-        beside = sum(len(one) == 1 and one <= normal for name, one in stated.items() if name not in reference)
-        parts = ((right + beside) / max(1, len(stated)), right / len(reference), right / len(steps))
+        normal, others = set(map(_plain, self.normal)), set(map(_plain, self.others)) - set(reference)
+        beside = sum(len(one) == 1 and one <= normal for name, one in stated.items() if name in others)
+        num_known = sum(name in reference or name in others for name in stated)
+        parts = ((right + beside) / max(1, num_known), right / len(reference), right / len(steps))
         return sum(weight * part for weight, part in zip(self._weights, parts, strict=True)) / sum(self._weights)
 
 

@@ -15,10 +15,11 @@ from mmrl.core.dense import decision_mask
 class SelfCertainty(Checked):
     """The mean over an answer's tokens of KL(uniform || p), in nats, of the distributions p that they come from.
 
-    Zhao et al. 2025, "Learning to Reason without External Rewards" (Intuitor), arXiv 2505.19590, equation 4, with the
-    self-certainty of Kang et al. 2025, arXiv 2502.18581: -(1 / V) sum_j log(V p_j) over the V tokens that may be
-    sampled. The authors' code leaves out log V, which is the same for all. It is unbounded above: a policy can raise it
-    by being sure of nonsense, so Intuitor keeps it near a reference, and watch a real score beside it.
+    Zhao et al. 2025, "Learning to Reason without External Rewards" (Intuitor), arXiv 2505.19590, equation 4, with
+    the self-certainty of Kang et al. 2025, arXiv 2502.18581: -(1 / V) sum_j log(V p_j) over all V tokens but those
+    that no answer may hold, whatever top-p or top-k leave out. The authors' code leaves out log V, which is the
+    same for all. It is unbounded above: a policy can raise it by being sure of nonsense, so Intuitor keeps it near
+    a reference, and watch a real score beside it.
 
     It takes one more pass over each answer, by `weights`; the end token counts, as any other.
     """

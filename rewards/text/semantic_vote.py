@@ -66,21 +66,27 @@ class SemanticVote(TagReward):
         """Loads the model; raises ConfigError where it cannot be loaded."""
         self._entailment = load_entailment_model(self.model, placement.device)
 
-    def check(self, prompt: Prompt) -> None:
-        """Raises ValueError, once prepared, for a question that leaves the model no room for two answers."""
+    def _check_room(self, prompt: Prompt) -> None:
+        """Raises ValueError for a question that leaves the model no room for two answers."""
+        assert self._entailment is not None, "prepare comes before score"
         start = self._text(prompt, "?")
-        if self._entailment is not None and not self._entailment.fits(start, start):
+        if not self._entailment.fits(start, start):
             raise ValueError(
                 f"twice the prompt {prompt.text[:80]!r} and an answer are more than the {self._entailment.context} "
                 f"tokens that {self.model} reads; set question: false, or take another model"
             )
 
     def score(self, batch: RewardBatch) -> Tensor:
-        """Returns the scores [B] float32; 0 for the controls."""
+        """Returns the scores [B] float32; 0 for the controls.
+
+        Raises ValueError for a prompt of which the model cannot read two answers.
+        """
         assert batch.outputs.texts is not None, "scoring checks needs"
         answers = [voted_answer(text, self.tag, boxed=self.boxed) for text in batch.outputs.texts]
         scores = torch.zeros(len(batch))
         for rows in batch.members():
+            for prompt in {id(batch.prompts[row]): batch.prompts[row] for row in rows.tolist()}.values():
+                self._check_room(prompt)
             given = {row: answer for row in rows.tolist() if (answer := answers[row]) is not None}
             texts = {row: self._text(batch.prompts[row], answer) for row, answer in given.items()}
             for cluster, share in self._shares(texts, {row: plain(answer) for row, answer in given.items()}):

@@ -27,8 +27,8 @@ class DynamicDegree(Checked):
 
     VBench's dynamic degree (Huang et al. 2023, arXiv 2311.17982, section 3.1; vbench/dynamic_degree.py). m is the mean
     of the largest 5% of the lengths of RAFT's flow (Teed and Deng 2020, arXiv 2003.12039) from one judged frame to the
-    next; frames are judged at about 8 a second, every max(1, round(fps / 8))-th. threshold = 6 max(1, 8 / fps)
-    min(H, W) / 256 pixels.
+    next; frames are judged at about 8 a second, every max(1, round(fps / 8))-th. threshold = 6 min(H, W) / 256
+    pixels, also of slower videos, whose frames are further apart.
 
     `ratio` is the continuous form, in [0, 1]: min(1, m_k / threshold), m_k the k-th largest m and k the number of pairs
     that must move. It reaches 1 where `binary` has 1, and is no formula of VBench. No gradient: RAFT stops it between
@@ -86,7 +86,7 @@ class DynamicDegree(Checked):
         if len(judged) < 2:
             raise ValueError(f"needs two frames at {FPS} a second, got {len(frames)} frames at {fps} a second")
         judged = _enlarged(judged).to(next(self._raft.parameters()).device)
-        threshold = THRESHOLD * max(1.0, FPS / fps) * min(judged.shape[-2:]) / SIDE
+        threshold = THRESHOLD * min(judged.shape[-2:]) / SIDE
         pairs = zip(judged[:-1].split(PAIRS), judged[1:].split(PAIRS), strict=True)
         moved = torch.cat([largest_motion(flow_between(self._raft, *pair, self.num_updates)) for pair in pairs])
         needed = max(1, round(len(judged) / 4))

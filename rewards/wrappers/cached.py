@@ -17,7 +17,7 @@ from mmrl.core.contracts import Reward, RewardBatch
 from mmrl.core.data import Outputs
 from mmrl.core.reward_batches import select
 
-from ..base.wrapper import RewardWrapper, check_judges_samples, is_changing
+from ..base.wrapper import RewardWrapper, check_judges_outputs_alone, check_judges_samples, is_changing
 
 
 @dataclass
@@ -44,6 +44,7 @@ class Cached(RewardWrapper):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_judges_samples(self.reward)
+        check_judges_outputs_alone(self.reward)
         if is_changing(self.reward):
             raise ValueError("the inner reward changes from call to call; put cached inside of it")
         self.inherit(self.reward, differentiable=False)  # a number from the past has no gradient

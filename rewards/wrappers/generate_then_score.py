@@ -28,7 +28,7 @@ from mmrl.core.keys import GroupKey, generator, seed_from
 from mmrl.parsing.answers import ParseError, check_tag
 
 from ..base.references import answer_text
-from ..base.wrapper import RewardWrapper, check_judges_samples, is_changing, score_inner
+from ..base.wrapper import RewardWrapper, check_judges_outputs_alone, check_judges_samples, is_changing, score_inner
 
 MEDIA = ("images", "videos", "audio")  # that a generator makes
 log = logging.getLogger(__name__)
@@ -81,6 +81,7 @@ class GenerateThenScore(RewardWrapper):
         self._check_generator()
         inner = self.reward
         check_judges_samples(inner)
+        check_judges_outputs_alone(inner)
         if is_changing(inner):
             raise ValueError("the inner reward changes from call to call; put generate_then_score inside of it")
         made = frozenset(MEDIA) & self.generator.makes

@@ -14,7 +14,7 @@ from mmrl.core.keys import generator, seed_from
 from mmrl.core.reward_batches import MEDIA, select
 
 from ..base.answers import is_number
-from ..base.wrapper import RewardWrapper, check_judges_samples, score_inner
+from ..base.wrapper import RewardWrapper, check_judges_outputs_alone, check_judges_samples, score_inner
 
 References = Literal["scores", "answers"]
 
@@ -54,6 +54,8 @@ class PreferenceAsReward(RewardWrapper):
                 f"references 'answers' are for a reward of texts alone, got one that needs "
                 f"{', '.join(sorted(media)) or 'no output'}; allowed for it is 'scores'"
             )
+        if self.references == "answers":
+            check_judges_outputs_alone(inner)
         low, high = inner.range
         self.inherit(
             inner,

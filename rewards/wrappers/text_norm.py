@@ -11,7 +11,7 @@ from mmrl.core.contracts import Reward, RewardBatch
 from mmrl.core.data import Prompt
 from mmrl.core.reward_batches import select
 
-from ..base.wrapper import RewardWrapper, check_judges_samples
+from ..base.wrapper import RewardWrapper, check_judges_outputs_alone, check_judges_samples
 
 
 @dataclass(frozen=True)
@@ -37,6 +37,7 @@ class TextNorm(RewardWrapper):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_judges_samples(self.reward)
+        check_judges_outputs_alone(self.reward)
         self.inherit(self.reward, range=(0.0, 1.0))
 
     def check(self, prompt: Prompt) -> None:

@@ -59,6 +59,12 @@ def test_the_plan_of_a_run_names_the_calls() -> None:
     found = plan_summary(load_config("lab/grpo_care", SMALL))
     assert found["network calls that read answers for rewards, at most"] == 16
     assert "network calls that read answers for rewards, at most" not in plan_summary(load_config("lab/grpo", SMALL))
+    for config in ("lab/remax", "lab/tree_rl", "quickstart_agent"):  # a greedy answer, spans between forks, turns
+        found = plan_summary(load_config(config, ["rewards=[{name: self_certainty}]", "evaluation=null"]))
+        read, drawn = (
+            found[f"network calls {what}"] for what in ("that read answers for rewards, at most", "of a rollout")
+        )
+        assert read == drawn
 
 
 def test_the_right_answer_stands_in_the_tag_of_the_samples_answer() -> None:
@@ -66,6 +72,7 @@ def test_the_right_answer_stands_in_the_tag_of_the_samples_answer() -> None:
     assert _right_end("it is <answer>blue</answer>", prompt) == ("it is <answer>", "red</answer>")
     assert _right_end("<answer>blue", prompt) == ("<answer>", "red</answer>")
     assert _right_end("it is red", prompt) is None
+    assert _right_end("<answer>blue", Prompt("?")) is None, "a prompt of another reward of the run"
     several = Prompt("?", target={"answer": ("one", "1")})
     assert _right_end("<answer>2</answer> <answer>3</answer>", several) == ("<answer>", "one</answer>")
 

@@ -10,8 +10,11 @@ import pytest
 import torch
 
 from mmrl.core.contracts import ConfigError, Likelihoods, RewardBatch
+from mmrl.core.data import Prompt
 from mmrl.core.plugins import build
 from mmrl.rewards.text.answer_likelihood import AnswerLikelihood
+from mmrl.scoring.standalone import scorer_of
+from tests.parameters import in_one_test
 from tests.rewards.example import Example, answers
 
 Piece = tuple[str, float]  # the text of a token and its log-prob
@@ -98,3 +101,41 @@ def test_a_likelihood_outside_of_0_to_1_or_of_groups_is_refused() -> None:
         build("rewards", held | {"likelihood": {"name": "self_certainty"}})
     with pytest.raises(ConfigError, match="likelihood must judge samples, got one that judges groups"):
         build("rewards", held | {"likelihood": {"name": "majority_vote"}})
+
+
+@in_one_test("answer", [5, [], "", {"a": 1}, None])
+def test_a_right_answer_that_is_no_text_is_refused_with_the_data(answer: Any) -> None:
+    reward, prompt = AnswerLikelihood(of="right", weights="reference"), Prompt("?", target={"answer": answer})
+    with pytest.raises(ValueError, match=r"target\.answer must be a text or a list of texts, got"):
+        reward.check(prompt)
+    AnswerLikelihood().check(prompt)  # its own answer needs no right one
+    reward.check(Prompt("?", target={"answer": ["red", "crimson"]}))
+
+
+RIGHT = {"name": "answer_likelihood", "of": "right", "weights": "trained"}
+
+
+@in_one_test(
+    "settings",
+    [
+        {"name": "cached", "reward": {"name": "self_certainty"}},  # equal answers are not equally likely tomorrow
+        {"name": "text_norm", "reward": RIGHT},
+        {"name": "par", "reward": RIGHT, "references": "answers"},
+    ],
+)
+def test_what_judges_other_samples_than_the_policy_read_is_refused(settings: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match=r"must judge by outputs and prompts alone, got one that needs"):
+        build("rewards", settings)
+
+
+def test_servers_and_scores_of_files_are_refused_before_they_begin() -> None:
+    with pytest.raises(ConfigError, match=r"needs likelihoods\.trained, which a score of outputs alone does not read"):
+        scorer_of(["self_certainty"])
+    with pytest.raises(ConfigError, match="what the policy thinks of its answers is not sent to servers"):
+        build("rewards", {"name": "http", "url": "http://x", "reward": "r", "needs": ["texts", "likelihoods.trained"]})
+
+
+def test_a_tag_that_the_policy_does_not_read_is_refused() -> None:
+    held = {"name": "answer_consistency", "reward": {"name": "exact_answer"}, "tag": "final"}
+    with pytest.raises(ConfigError, match="the policy finds answers in the tag 'answer' likely, got tag 'final'"):
+        build("rewards", held | {"likelihood": {"name": "answer_likelihood"}})

@@ -23,13 +23,15 @@ def thinking(*steps: str) -> str:
 
 
 def judge(text: str, findings: Any = FINDINGS, **settings: Any) -> float:
-    return float(ReferenceSteps(**settings).score(answers([text], {"findings": findings})))
+    return float(
+        ReferenceSteps(**{"others": ("nodule", "heart"), **settings}).score(answers([text], {"findings": findings}))
+    )
 
 
-def parts(text: str, findings: Any = FINDINGS) -> list[float]:
+def parts(text: str, findings: Any = FINDINGS, **settings: Any) -> list[float]:
     """Factuality, completeness and effectiveness, each alone."""
     names = ("factuality_weight", "completeness_weight", "effectiveness_weight")
-    return [judge(text, findings, **{name: float(name == one) for name in names}) for one in names]
+    return [judge(text, findings, **settings, **{name: float(name == one) for name in names}) for one in names]
 
 
 def random_batch(source: random.Random) -> RewardBatch:
@@ -53,6 +55,8 @@ EXAMPLE = Example(random_batch=random_batch, best=lambda: answers([thinking(*RIG
         ((*RIGHT, "nodule: absent"), 1, 1, 2 / 3),  # what the reference leaves out is normal
         ((*RIGHT, "heart: normal"), 1, 1, 2 / 3),
         ((*RIGHT, "nodule: present"), 2 / 3, 1, 2 / 3),
+        ((*RIGHT, "unicorn: present"), 1, 1, 2 / 3),  # neither the reference nor `others` names it
+        (("pleural effusion: absent", *(f"x{n}: absent" for n in range(30))), 0, 0, 0),  # invented ones are not right
         ((RIGHT[0], "pneumothorax: present"), 1 / 2, 1 / 2, 1 / 2),
         ((RIGHT[0], RIGHT[0], RIGHT[1]), 1, 1, 2 / 3),  # again: the same finding, one more step
         ((*RIGHT, "pneumothorax: present"), 1 / 2, 1 / 2, 1 / 3),  # once right, once wrong: wrong
@@ -92,10 +96,11 @@ def test_random_thoughts_against_a_plain_count() -> None:
         said = [(name, source.choice(statuses)) for name in source.sample(names, source.randint(1, 6))]
         idle = source.randint(0, 2)
         agree = [name for name, status in said if findings.get(name) == status]
-        also = [name for name, status in said if name not in findings and status == "absent"]
-        expected = (len(agree + also) / len(said), len(agree) / len(findings), len(agree) / (len(said) + idle))
+        also = [name for name, status in said if name in "abc" and name not in findings and status == "absent"]
+        known = [name for name, _ in said if name in findings or name in "abc"]
+        expected = (len(agree + also) / max(1, len(known)), len(agree) / len(findings), len(agree) / (len(said) + idle))
         text = thinking(*(f"{name}: {status}" for name, status in said), *["hm"] * idle)
-        assert parts(text, findings) == pytest.approx(expected)
+        assert parts(text, findings, others=("a", "b", "c")) == pytest.approx(expected)
         seen.add(expected)
     assert len(seen) > 20
 

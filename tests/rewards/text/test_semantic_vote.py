@@ -148,13 +148,15 @@ def test_the_likeliest_class_of_each_pair_alone_decides(folder: Path) -> None:
     assert loaded.fits("<sep>" * 50, "<sep>" * 50) and not loaded.fits("<sep>" * 51, "<sep>" * 51), "5 tokens each"
 
 
-def test_a_long_question_is_refused_once_the_model_is_known(folder: Path) -> None:
-    long = Prompt("a" * 300)
-    SemanticVote().check(long)
+def test_a_question_that_leaves_no_room_cannot_be_judged(folder: Path) -> None:
+    def asked(length: int) -> RewardBatch:
+        batch = answers(["<answer>red</answer>"] * 4)
+        return replace(batch, prompts=(Prompt("a" * length),) * 4)
+
     with pytest.raises(ValueError, match="are more than the 512 tokens that"):
-        prepared(folder).check(long)
-    prepared(folder, question=False).check(long)
-    prepared(folder).check(Prompt("a" * 200))
+        prepared(folder).score(asked(300))
+    assert prepared(folder, question=False).score(asked(300)).tolist() == [1] * 4
+    assert prepared(folder).score(asked(200)).tolist() == [1] * 4
 
 
 def test_the_tiny_twin_is_made_by_its_seed(tmp_path: Path) -> None:
