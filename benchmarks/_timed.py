@@ -10,6 +10,7 @@ from mmrl.assembly.build import build, make_trainer
 from mmrl.core.config import RunConfig
 from mmrl.core.data import Rollout
 from mmrl.core.keys import GroupKey
+from mmrl.core.reward_batches import Thought
 from mmrl.modalities.sd3 import StableDiffusion3
 from mmrl.scoring.scorer import Judgement, Scorer
 from mmrl.training.member_sampling import member_importance
@@ -36,9 +37,9 @@ class TimedScorer(Scorer):
 
     seconds: list[float] = field(default_factory=list)
 
-    def judge(self, rollout: Rollout, iteration: int) -> Judgement:
+    def judge(self, rollout: Rollout, iteration: int, thought: Thought | None = None) -> Judgement:
         clock = Clock()
-        judgement = super().judge(rollout, iteration)
+        judgement = super().judge(rollout, iteration, thought)
         self.seconds.append(clock())
         return judgement
 

@@ -6,7 +6,7 @@ from typing import Any, Literal
 from mmrl.core.config import RunConfig
 from mmrl.core.contracts import Loss, Modality, VideoMaking
 from mmrl.core.declarations import LossDeclaration
-from mmrl.core.reward_batches import THOUGHT
+from mmrl.core.likelihoods import THOUGHT
 from mmrl.plans.flow import Plan
 from mmrl.plans.groups import GroupPlan
 from mmrl.training.off_policy_correction import is_corrected

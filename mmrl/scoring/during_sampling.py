@@ -20,7 +20,8 @@ from mmrl.core.contracts import (
 )
 from mmrl.core.data import Outputs, Prompt
 from mmrl.core.keys import GroupKey, generator
-from mmrl.core.reward_batches import THOUGHT, Demands, check_images, check_makes
+from mmrl.core.likelihoods import THOUGHT
+from mmrl.core.reward_batches import Demands, check_images, check_makes
 from mmrl.scoring.calls import call_reward
 from mmrl.system.errors import ConfigError, raised
 

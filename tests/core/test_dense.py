@@ -293,9 +293,11 @@ class Doubled(RewardWrapper):
 
 
 def test_so_does_a_wrapper_that_says_nothing_of_them() -> None:
-    Doubled(Plain())
+    plain: Any = Plain()
+    numbered: Any = Numbered()
+    Doubled(plain)
     with pytest.raises(ValueError, match="reward must judge samples, got a reward that judges each token"):
-        Doubled(Numbered())
+        Doubled(numbered)
 
 
 def test_a_wrapper_that_changes_each_number_holds_a_dense_reward() -> None:

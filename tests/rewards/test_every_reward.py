@@ -19,8 +19,9 @@ from mmrl.core.contracts import ConfigError, Granularity, Placement, Reward, Rew
 from mmrl.core.data import Outputs, Scores
 from mmrl.core.dense import DENSE
 from mmrl.core.keys import generator
+from mmrl.core.likelihoods import THOUGHT
 from mmrl.core.plugins import build, find, names
-from mmrl.core.reward_batches import IMAGE, LOADED, MEDIA, NEEDS, THOUGHT, check_needs, check_prompts, select, units_of
+from mmrl.core.reward_batches import IMAGE, LOADED, MEDIA, NEEDS, check_needs, check_prompts, select, units_of
 from mmrl.rewards.base.wrapper import as_wide_as
 from mmrl.scoring.calls import call_reward
 from tests.parameters import slow_but

@@ -1,6 +1,7 @@
 """Regions by hand, coverage against counted pixels, and answers that hold no regions."""
 
 import random
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -26,7 +27,7 @@ def said(regions: Any) -> str:
     return f"<think>there</think><answer>{[{'bbox_2d': list(one)} for one in regions]}</answer>"
 
 
-def batch(texts: list[str], boxes: Any = BOXES, canvas: Canvas | None = IMAGE) -> RewardBatch:
+def batch(texts: Sequence[str], boxes: Any = BOXES, canvas: Canvas | None = IMAGE) -> RewardBatch:
     return answers(texts, {"boxes": boxes}, canvases=(canvas,) * len(texts))
 
 

@@ -44,9 +44,10 @@ def by_hand(folder: Path, image: Tensor) -> Tensor:
     """The depth [32, 32] of one image [3, 32, 32], pixel by pixel over its largest value; nothing is resized."""
     model = DPTForDepthEstimation.from_pretrained(folder)
     with torch.no_grad():
-        depth = model((image[None] - 0.5) / 0.5).predicted_depth
-    depth = interpolate(depth[None], (32, 32), mode="bilinear", antialias=True)[0, 0]
-    return depth / max(depth.flatten().tolist())
+        seen = model((image[None] - 0.5) / 0.5).predicted_depth
+    depth: Tensor = interpolate(seen[None], (32, 32), mode="bilinear", antialias=True)[0, 0]
+    shown: Tensor = depth / max(depth.flatten().tolist())
+    return shown
 
 
 @pytest.mark.slow

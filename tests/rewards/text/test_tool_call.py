@@ -131,7 +131,8 @@ def slow(true: Calls, answered: Calls) -> float:
             return 0.0
         mine, its = one["arguments"], other["arguments"]
         keys = len(set(mine) & set(its)) / len(set(mine) | set(its)) if {*mine, *its} else 1.0
-        return keys + sum(key in its and its[key] == value for key, value in mine.items())
+        equal: float = keys + sum(key in its and its[key] == value for key, value in mine.items())
+        return equal
 
     padded = [*answered, *([None] * len(true))]
     ways = permutations(padded, len(true))

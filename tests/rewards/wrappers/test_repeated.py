@@ -93,14 +93,15 @@ def test_calls_have_seeds_of_their_own_and_do_not_depend_on_the_batch() -> None:
 
 def test_the_noise_has_its_spread_and_stays_in_the_range() -> None:
     reward = build("rewards", {"name": "repeated", "reward": BRIGHTNESS, "noise": 0.05, "times": 2})
-    batch = grey([0.5, 1.0], 64)
+    batch: Any = grey([0.5, 1.0], 64)
+    same: Any = grey([0.5, 1.0], 64)
     reward.score(batch)
     first, second = (one.outputs.images for one in reward.reward.asked)
     n = 3 * 64 * 64
     assert float((first[0] - 0.5).std()) == pytest.approx(0.05, abs=4 * 0.05 / math.sqrt(2 * n))
     assert float((first[0] - second[0]).std()) == pytest.approx(0.05 * math.sqrt(2), abs=4 * 0.05 / math.sqrt(n))
     assert float(first.max()) == 1.0, "what leaves the range is cut off"
-    assert torch.equal(batch.outputs.images, grey([0.5, 1.0], 64).outputs.images), "the samples stay as they are"
+    assert torch.equal(batch.outputs.images, same.outputs.images), "the samples stay as they are"
 
 
 def test_images_of_several_sizes_have_the_noise_that_they_have_alone() -> None:
