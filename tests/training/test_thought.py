@@ -55,6 +55,7 @@ def test_several_rewards_and_weights_read_each_answer_once_for_each(tmp_path: Pa
     assert calls == 16, "what the rollout recorded costs nothing"
 
 
+@pytest.mark.slow
 def test_the_plan_of_a_run_names_the_calls() -> None:
     found = plan_summary(load_config("lab/grpo_care", SMALL))
     assert found["network calls that read answers for rewards, at most"] == 16
@@ -77,6 +78,7 @@ def test_the_right_answer_stands_in_the_tag_of_the_samples_answer() -> None:
     assert _right_end("<answer>2</answer> <answer>3</answer>", several) == ("<answer>", "one</answer>")
 
 
+@pytest.mark.slow
 @in_one_test(
     ("config", "overrides", "message"),
     [

@@ -95,6 +95,7 @@ def test_windows_by_hand(samples: int, starts: list[int]) -> None:
     assert set(np.concatenate(windows)) == set(range(samples))
 
 
+@pytest.mark.slow
 @in_one_test("rate", [8_000, 16_000, 24_000, 44_100, 48_000, 96_000])
 def test_a_tone_keeps_its_pitch_and_its_length(rate: int) -> None:
     tone = torch.sin(2 * math.pi * 440 * torch.arange(rate) / rate)

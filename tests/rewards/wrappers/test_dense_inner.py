@@ -76,6 +76,7 @@ def test_each_number_is_changed_alone(name: str, settings: dict[str, Any], expec
         assert own == pytest.approx(wanted, abs=1e-6)
 
 
+@pytest.mark.slow
 @in_one_test(("name", "granularity"), [(name, kind) for name in (*ALL, *SEVERAL) for kind in ("segment", "token")])
 def test_the_core_takes_the_numbers_whatever_the_batch(name: str, granularity: str) -> None:
     """Each sample has the numbers that it has alone, in any order, and also of an inner reward with small batches."""
