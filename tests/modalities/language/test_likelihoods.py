@@ -14,8 +14,6 @@ from mmrl.modalities.vision_language import VisionLanguage
 from mmrl.training.thought import thought_of
 from tests import vision_twins
 
-pytestmark = pytest.mark.slow
-
 
 @pytest.fixture
 def policy() -> VisionLanguage:
@@ -37,6 +35,7 @@ def slow(policy: VisionLanguage, rollout: Rollout, temperature: float) -> Iterat
         yield row, places, logits.log_softmax(1)
 
 
+@pytest.mark.slow
 def test_likelihoods_are_those_of_a_plain_forward_pass(policy: VisionLanguage, rollout: Rollout) -> None:
     found = policy.likelihoods(rollout, 2)
     assert found.entropy is not None and found.self_certainty is not None
