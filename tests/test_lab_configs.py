@@ -17,7 +17,7 @@ RESUMED = {
         *("adjoint_matching", "asymre", "awm", "best_of_n", "branch_grpo", "consistency", "cps", "d3po", "dance_grpo"),
         *("dgpo", "diffusion_dpo_offline", "e_grpo", "fk_steering", "flow_dppo", "flow_grpo_fast_edits", "g2rpo"),
         *("motion_flow_grpo_fast", "motion_partial_chain", "neighbor", "nft", "precise", "spin", "spo", "ssr", "svdd"),
-        *("tempflow", "tree_rl", "generate_then_score"),
+        *("tempflow", "tree_rl", "generate_then_score", "grpo_care"),
         *("one_shot_clips", "turns_rloo", "xrpo"),
     )
 }
