@@ -19,11 +19,12 @@ from mmrl.assembly.forecast import forecast, known_gpu
 from mmrl.assembly.group_checks import missing_tree, plans_of_iteration, shared_work, shrunk_groups
 from mmrl.commands.instrumentation import Instrumented, instrument
 from mmrl.core import plugins
-from mmrl.core.config import DatasetSettings, Plugin, PromptSettings, RolloutSettings, RunConfig
+from mmrl.core.config import DatasetSettings, Plugin, RolloutSettings, RunConfig
 from mmrl.core.contracts import EngineTwinned, Holding, Placement, PromptSharing, Provable, Reward, Shrinking, Sized
 from mmrl.core.data import Prompt
 from mmrl.core.declarations import AdvantageDeclaration
 from mmrl.core.lab_models import lab_of, resolve_lab
+from mmrl.media.pictures import Role
 from mmrl.media.roles import role_of
 from mmrl.plans.offline import LOG_PROBS, restated
 from mmrl.prompts.datasets import missing_files
@@ -46,7 +47,7 @@ def plan_summary(config: RunConfig, num_processes: int = 1) -> dict[str, Any]:
     named, and synthetic rows of their layout are checked in their place. Raises ConfigError for an invalid config.
     """
     with tempfile.TemporaryDirectory(prefix="mmrl-check-") as name:
-        prompts, missing = with_stand_ins(config.prompts, Path(name), config.seed)
+        prompts, missing = with_stand_ins(config.prompts, Path(name), config.seed, roles=_roles(config))
         parts = build(config.model_copy(update={"prompts": prompts}))
         if not missing:
             parts = judged_by_settings(config, parts)
@@ -98,7 +99,7 @@ def gpu_forecast(config: RunConfig, gpu: str, prompt_tokens: int) -> dict[str, A
     Raises ConfigError for an invalid config, an unknown GPU, or a model whose architecture is not known.
     """
     with tempfile.TemporaryDirectory(prefix="mmrl-check-") as name:
-        prompts, _ = with_stand_ins(config.prompts, Path(name), config.seed)
+        prompts, _ = with_stand_ins(config.prompts, Path(name), config.seed, roles=_roles(config))
         parts = build(config.model_copy(update={"prompts": prompts}))
     numbers = batches.fitting_on(config, parts, known_gpu(gpu), prompt_tokens)
     sized, parts = batches.with_numbers(config, numbers), batches.parts_with_numbers(parts, numbers)
@@ -147,7 +148,9 @@ def check_tiny(config: RunConfig) -> dict[str, Any]:
     logging.disable_progress_bar()  # of files of a few kilobytes
     with tempfile.TemporaryDirectory(prefix="mmrl-check-") as name:
         small = _shrunk(config)
-        small = small.model_copy(update={"prompts": _tiny_prompts(config, Path(name) / "data")})
+        small = small.model_copy(
+            update={"prompts": tiny_prompts(config.prompts, Path(name) / "data", config.seed, roles=_roles(config))}
+        )
         _, missing = with_stand_ins(config.prompts, Path(name) / "missing", config.seed)
         built = build(small)
         with ExitStack() as stack:
@@ -202,10 +205,10 @@ def _tried(twins: Parts, config: RunConfig, folder: Path, *, is_restated: bool) 
     return findings | _proof(twins)
 
 
-def _tiny_prompts(config: RunConfig, folder: Path) -> PromptSettings:
-    """Returns the prompts of a dry run, with the images that the policy's settings ask of each."""
+def _roles(config: RunConfig) -> list[Role]:
+    """Returns the roles of the images that the policy's settings ask of each prompt."""
     names = config.modality.get("conditions") or ("image",) * max(1, int(config.modality.get("condition_images", 1)))
-    return tiny_prompts(config.prompts, folder, config.seed, roles=[role_of(str(name)) for name in names])
+    return [role_of(str(name)) for name in names]
 
 
 def _proof(twins: Parts) -> dict[str, Any]:

@@ -109,14 +109,19 @@ def tiny_prompts(
     return _replaced(settings, tiny)
 
 
-def with_stand_ins(settings: PromptSettings, folder: Path, seed: int) -> tuple[PromptSettings, list[str]]:
-    """Returns the same sources, with synthetic rows in `folder` for data sets with missing files; and these files."""
+def with_stand_ins(
+    settings: PromptSettings, folder: Path, seed: int, *, roles: Sequence[Role] = ("image",)
+) -> tuple[PromptSettings, list[str]]:
+    """Returns the same sources, with synthetic rows in `folder` for data sets with missing files; and these files.
+
+    `roles`: as in `tiny_prompts`.
+    """
     missing: list[str] = []
 
     def present(source: DatasetSettings, name: str) -> DatasetSettings:
         files = datasets.missing_files(source)
         missing.extend(file for file in files if file not in missing)
-        return datasets.stand_in(source, folder / name, seed) if files else source
+        return datasets.stand_in(source, folder / name, seed, roles=roles) if files else source
 
     return _replaced(settings, present), missing
 
