@@ -149,14 +149,14 @@ def test_the_likeliest_class_of_each_pair_alone_decides(folder: Path) -> None:
 
 
 def test_a_question_that_leaves_no_room_cannot_be_judged(folder: Path) -> None:
-    def asked(length: int) -> RewardBatch:
+    def of_length(length: int) -> RewardBatch:
         batch = answers(["<answer>red</answer>"] * 4)
         return replace(batch, prompts=(Prompt("a" * length),) * 4)
 
     with pytest.raises(ValueError, match="are more than the 512 tokens that"):
-        prepared(folder).score(asked(300))
-    assert prepared(folder, question=False).score(asked(300)).tolist() == [1] * 4
-    assert prepared(folder).score(asked(200)).tolist() == [1] * 4
+        prepared(folder).score(of_length(300))
+    assert prepared(folder, question=False).score(of_length(300)).tolist() == [1] * 4
+    assert prepared(folder).score(of_length(200)).tolist() == [1] * 4
 
 
 def test_the_tiny_twin_is_made_by_its_seed(tmp_path: Path) -> None:

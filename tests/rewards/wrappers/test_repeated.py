@@ -38,7 +38,7 @@ EXAMPLE = Example(random_batch=random_batch, best=lambda: answers(["1"] * 4), se
 
 @dataclass
 class Brightness:
-    """The mean of an image; remembers the seeds and images that it was asked about."""
+    """The mean of an image; remembers the seeds and images that it was seen about."""
 
     source: ClassVar[str] = "these tests"
     range: ClassVar[tuple[float, float]] = (0.0, 1.0)
@@ -46,10 +46,10 @@ class Brightness:
     differentiable: ClassVar[bool] = True
     needs: ClassVar[frozenset[str]] = frozenset({"images"})
     batch_size: ClassVar[int | None] = None
-    asked: list[RewardBatch] = field(default_factory=list, init=False)
+    seen: list[RewardBatch] = field(default_factory=list, init=False)
 
     def score(self, batch: RewardBatch) -> Tensor:
-        self.asked.append(batch)
+        self.seen.append(batch)
         if batch.outputs.each is not None:
             return torch.stack([one.images.mean() for one in batch.outputs.each if one.images is not None])
         assert batch.outputs.images is not None
@@ -81,9 +81,9 @@ def test_calls_have_seeds_of_their_own_and_do_not_depend_on_the_batch() -> None:
     reward = build("rewards", {"name": "repeated", "reward": BRIGHTNESS, "noise": 0.1, "times": 3})
     batch = grey([0.2, 0.5, 0.5, 0.8])
     whole = reward.score(batch)
-    seeds = [seed for one in reward.reward.asked for seed in one.seeds]
+    seeds = [seed for one in reward.reward.seen for seed in one.seeds]
     assert len(set(seeds) | set(batch.seeds)) == 12 + 4
-    for one in reward.reward.asked:
+    for one in reward.reward.seen:
         assert one.generator.initial_seed() == generator(*one.seeds).initial_seed()
     assert whole[1] != whole[2], "two samples have noise of their own"
     assert torch.equal(whole, reward.score(batch))
@@ -96,7 +96,7 @@ def test_the_noise_has_its_spread_and_stays_in_the_range() -> None:
     batch: Any = grey([0.5, 1.0], 64)
     same: Any = grey([0.5, 1.0], 64)
     reward.score(batch)
-    first, second = (one.outputs.images for one in reward.reward.asked)
+    first, second = (one.outputs.images for one in reward.reward.seen)
     n = 3 * 64 * 64
     assert float((first[0] - 0.5).std()) == pytest.approx(0.05, abs=4 * 0.05 / math.sqrt(2 * n))
     assert float((first[0] - second[0]).std()) == pytest.approx(0.05 * math.sqrt(2), abs=4 * 0.05 / math.sqrt(n))
