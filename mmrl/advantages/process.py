@@ -97,10 +97,9 @@ class Process(Checked):
         spread = group_std(worst + outcome, scores.group, is_counted)
         size = group_mean((worst + outcome).abs(), scores.group, is_counted)
         is_compared = group_sum(is_counted.double(), scores.group) >= 2
-        is_spread = (spread > 1e-12 * size) & is_compared  # as in `_normalised`
         behind = _from_each_on(weight * torch.where(is_step, steps - mean_step[:, None], 0.0))
         credited = behind + (outcome - mean_outcome)[:, None]
-        return credited / torch.where(is_spread, spread + self.epsilon, torch.inf)[:, None]
+        return self._over_spread(credited, spread, size, is_compared)
 
     def _normalised(self, numbers: Tensor, is_number: Tensor, scores: Scores) -> Tensor:
         """Returns the normalised numbers [B, K], float64, 0 where there is no number."""
@@ -108,9 +107,13 @@ class Process(Checked):
         mean = group_sum(numbers.sum(1), scores.group) / count
         centred = torch.where(is_number, numbers - mean[:, None], 0.0)
         spread = (group_sum(centred.square().sum(1), scores.group) / count).sqrt()
-        # sums of equal numbers differ in their last bits, and their spread is then no spread
         size = group_sum(numbers.abs().sum(1), scores.group) / count
         is_compared = group_sum(is_number.any(1).double(), scores.group) >= 2
+        return self._over_spread(centred, spread, size, is_compared)
+
+    def _over_spread(self, centred: Tensor, spread: Tensor, size: Tensor, is_compared: Tensor) -> Tensor:
+        """Returns numbers [B, K] over the spread [B] of numbers of a mean `size` [B]; 0 without one or a comparison."""
+        # sums of equal numbers differ in their last bits, and their spread is then no spread
         is_spread = (spread > 1e-12 * size) & is_compared
         return centred / torch.where(is_spread, spread + self.epsilon, torch.inf)[:, None]
 

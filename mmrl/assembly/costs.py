@@ -6,7 +6,7 @@ from typing import Any, Literal
 from mmrl.core.config import RunConfig
 from mmrl.core.contracts import Loss, Modality, VideoMaking
 from mmrl.core.declarations import LossDeclaration
-from mmrl.core.likelihoods import THOUGHT
+from mmrl.core.likelihoods import THOUGHT, weights_read
 from mmrl.plans.flow import Plan
 from mmrl.plans.groups import GroupPlan
 from mmrl.training.off_policy_correction import is_corrected
@@ -65,6 +65,11 @@ def num_forwards(loss: Loss) -> int:
 def num_readings(needs: Collection[str]) -> int:
     """Returns how often all answers are read again, at most, for rewards that need what the policy thinks of them."""
     return len(set(needs) & set(THOUGHT) - {"likelihoods.sampled"})
+
+
+def keeps_reference(loss: Loss, needs: Collection[str]) -> bool:
+    """Returns whether the loss or rewards that need all this read the reference weights."""
+    return "reference" in loss.needs or "reference" in weights_read(needs)
 
 
 def num_looks(loss: Loss, num_calls: float, micro_batch: int | Literal["auto"]) -> int:

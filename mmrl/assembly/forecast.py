@@ -10,7 +10,6 @@ from mmrl.assembly.compatibility import Parts, example_plan
 from mmrl.assembly.group_checks import plans_of_iteration
 from mmrl.core.config import RunConfig
 from mmrl.core.contracts import Footprint, Foreseeing, Workload
-from mmrl.core.likelihoods import weights_read
 from mmrl.plans.answers import AnswerPlan
 from mmrl.system.errors import ConfigError
 from mmrl.training.optimizer import CHUNK
@@ -134,8 +133,7 @@ def _places(config: RunConfig, parts: Parts, work: Workload, one: Footprint) -> 
     is_rounded = not one.is_adapter and work.trained_dtype == torch.bfloat16
     whole = one.trained * (2 if is_rounded else 1)
     finer = sum(("averaged" in loss.needs or config.averaging is not None, loss.old_decay(0) is not None))
-    reads = weights_read(parts.scorer.needs)
-    has_reference = ("reference" in loss.needs or "reference" in reads) and not one.is_adapter
+    has_reference = costs.keeps_reference(loss, parts.scorer.needs) and not one.is_adapter
     copies = finer * whole + has_reference * one.trained
     state = int(_MOMENTS[config.optimizer.name] * whole)
     state += whole if is_rounded or memory.optimizer == "host" else 0

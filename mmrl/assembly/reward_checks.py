@@ -28,9 +28,12 @@ def check_rewards(modality: str, scorer: Scorer, makes: frozenset[str], sets: Se
 
 def check_thought(config: RunConfig, policy: Modality, scorer: Scorer, loss: Loss, plan: GroupPlan) -> None:
     """Raises ConfigError for rewards that need what the policy thinks of its answers where that cannot be known."""
-    asking = {term.name: sorted(term.reward.needs & set(THOUGHT)) for term in scorer.terms}
-    for name, needs in ((name, needs) for name, needs in asking.items() if needs):
-        said = f"reward {name!r} needs {' and '.join(needs)}"
+    kept = {"averaged": config.averaging is not None, "old": loss.old_decay(0) is not None}
+    for term in scorer.terms:
+        needs = sorted(term.reward.needs & set(THOUGHT))
+        if not needs:
+            continue
+        said = f"reward {term.name!r} needs {' and '.join(needs)}"
         if not isinstance(policy, Assessing):
             raise ConfigError(f"{said}: how likely a policy finds answers, and {config.modality['name']!r} writes none")
         if config.sharding == "full":
@@ -39,7 +42,6 @@ def check_thought(config: RunConfig, policy: Modality, scorer: Scorer, loss: Los
             raise ConfigError(f"{said}: log-probs that the rollout recorded, and these answers are of the data")
         if policy.sample_kind == "turns" and set(needs) & set(RIGHT_ANSWERS):
             raise ConfigError(f"{said}: the right answer to a question, and episodes have turns")
-        kept = {"averaged": config.averaging is not None, "old": loss.old_decay(0) is not None}
         for which in weights_read(needs):
             if not kept.get(which, True):
                 hint = "set averaging.decay" if which == "averaged" else "take a loss that averages them"

@@ -61,11 +61,10 @@ def plan_summary(config: RunConfig, num_processes: int = 1) -> dict[str, Any]:
     update = per_pass * passes + carried
     rollout = sum(one.num_rollout_calls * count for one, count in plans) * factor
     trained = per_pass * config.updates.epochs + carried
-    samples = sum(one.num_samples * count for one, count in plans)
     readings = costs.num_readings(parts.scorer.needs) * rollout
     fewest, most = groups // num_processes, -(-groups // num_processes)
     summary: dict[str, Any] = {
-        "samples per iteration": samples,
+        "samples per iteration": sum(one.num_samples * count for one, count in plans),
         "groups per process": fewest if fewest == most else f"{fewest} or {most}",
         "network calls of a rollout": rollout,
         **({"network calls that read answers for rewards, at most": readings} if readings else {}),

@@ -234,15 +234,18 @@ class TokenPolicy(TokenGenerator):
         entropy = None if completions.entropy is None else torch.where(is_token, completions.entropy, 0.0)
         return Likelihoods(torch.where(is_token, completions.log_prob, 0.0), entropy)
 
-    @torch.no_grad()
     def likelihoods(self, rollout: Rollout, size: int) -> Likelihoods:
         """Returns the likelihoods of all answers by the weights now in place, on the CPU."""
+        return self._likelihoods(rollout, size, is_certain=True)
+
+    @torch.no_grad()
+    def _likelihoods(self, rollout: Rollout, size: int, *, is_certain: bool) -> Likelihoods:
         trace: TokenTrace = rollout.trace
         everyone = torch.ones(rollout.num_samples, dtype=torch.bool)  # also answers that are no decisions
         block = answer_block(trace, rollout.prompt, everyone)
-        found = torch.zeros(3, *block.edge.shape)
+        found = torch.zeros(3 if is_certain else 2, *block.edge.shape)
         for part in DecisionView(torch.arange(count_calls(block))).split(size):
-            found += torch.stack(self._read(rollout, block, part, is_certain=True)).cpu()
+            found += torch.stack(self._read(rollout, block, part, is_certain=is_certain)).cpu()
         return Likelihoods(*found.unbind())
 
     def mean_log_probs(self, rollout: Rollout, ends: Sequence[tuple[str, str] | None], size: int) -> Tensor:
@@ -260,7 +263,8 @@ class TokenPolicy(TokenGenerator):
             texts.append(beginning + end)
         keys = [rollout.keys[int(rollout.prompt[row])] for row, *_ in asked]
         given = self.offline(prompts, Outputs(texts=tuple(texts)), keys)
-        log_prob, pieces = self.likelihoods(given, size).log_prob, given.outputs.pieces
+        log_prob = self._likelihoods(given, size, is_certain=False).log_prob  # nobody asks how certain it is
+        pieces = given.outputs.pieces
         assert pieces is not None, "answers have them"
         for number, (row, beginning, end) in enumerate(asked):
             places = tokens_between(pieces[number], len(beginning), len(beginning) + len(end))

@@ -1,7 +1,7 @@
 """Answers of models: the base of rewards that read the tag of an answer, and the loop over short answers."""
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 import torch
@@ -35,6 +35,11 @@ class TagReward(Checked):
     def declaration(self) -> RewardDeclaration:
         """Returns a declaration with the tag that this reward reads."""
         return RewardDeclaration(answer_tag=self.tag)
+
+
+def weighted_mean(parts: Sequence[float], weights: Sequence[float]) -> float:
+    """Returns the mean of the parts of a score by their weights, which are not all 0."""
+    return sum(weight * part for weight, part in zip(weights, parts, strict=True)) / sum(weights)
 
 
 def judge_answers(

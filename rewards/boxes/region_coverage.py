@@ -12,7 +12,7 @@ from mmrl.core.data import Prompt
 from mmrl.parsing.answers import ParseError
 from mmrl.parsing.coordinates import Box, Canvas
 
-from ..base.answers import TagReward
+from ..base.answers import TagReward, weighted_mean
 from ..base.boxes import box_overlaps, has_area
 from ..base.detections import read_boxes
 from ..base.grounding import canvas_of, target_detections
@@ -90,7 +90,7 @@ class RegionCoverage(TagReward):
         if not 1 <= len(answered) <= self.max_regions:
             return 0.0
         parts = self._parts(_within(answered, canvas), torch.tensor(boxes, dtype=torch.float64), canvas)
-        return sum(weight * part for weight, part in zip(self._weights, parts, strict=True)) / sum(self._weights)
+        return weighted_mean(parts, self._weights)
 
     def _parts(self, regions: Tensor, boxes: Tensor, canvas: Canvas) -> tuple[float, float, float]:
         """Returns coverage, apart and size of regions [n, 4] against true boxes [m, 4]."""

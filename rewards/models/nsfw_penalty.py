@@ -2,7 +2,6 @@
 
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from textwrap import shorten
 from typing import Annotated, Any, ClassVar, Self
 
 import torch
@@ -12,7 +11,9 @@ from torch import Tensor
 from mmrl.core.checked import Checked
 from mmrl.core.contracts import ConfigError, Granularity, License, Placement, RewardBatch
 
-from ..base.networks.clip import TINY_PIXELS, TINY_WIDTH
+from ..base.networks.clip import TINY_PIXELS
+from ..base.networks.dino_vit import TINY_VIT
+from ..base.networks.loading import loading
 from ..base.networks.tiny import randomise
 
 
@@ -51,19 +52,9 @@ class NsfwPenalty(Checked):
         """Loads the classifier; raises ConfigError where it cannot be loaded or has no such label."""
         from transformers import AutoImageProcessor, AutoModelForImageClassification
 
-        try:
+        with loading("classifier", self.model, "an image classifier of transformers, with its image processor"):
             classifier: Any = AutoModelForImageClassification.from_pretrained(self.model, dtype=torch.float32)
             self._processor = AutoImageProcessor.from_pretrained(self.model)
-        except (
-            OSError,
-            RuntimeError,
-            ValueError,
-            KeyError,
-        ) as error:  # what transformers raises for what it cannot load
-            raise ConfigError(
-                f"cannot load the classifier {self.model!r}: {shorten(str(error), 300)}; allowed are a hub name"
-                " (owner/name) or a folder of an image classifier of transformers, with its image processor"
-            ) from error
         labels = {str(name): int(place) for place, name in classifier.config.id2label.items()}
         if self.category not in labels:
             raise ConfigError(
@@ -88,16 +79,7 @@ class NsfwPenalty(Checked):
 def _write_tiny_classifier(folder: Path, seed: int, label: str) -> None:
     from transformers import ViTConfig, ViTForImageClassification, ViTImageProcessor
 
-    config = ViTConfig(
-        hidden_size=TINY_WIDTH,
-        intermediate_size=64,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        image_size=TINY_PIXELS,
-        patch_size=8,
-        id2label={0: "normal", 1: label},
-        label2id={"normal": 0, label: 1},
-    )
+    config = ViTConfig(**TINY_VIT, id2label={0: "normal", 1: label}, label2id={"normal": 0, label: 1})
     with torch.random.fork_rng(devices=[]):  # the constructor draws weights that are drawn anew
         classifier = ViTForImageClassification(config)
     randomise(classifier, torch.Generator().manual_seed(seed))

@@ -16,7 +16,7 @@ from mmrl.core.likelihoods import ANSWER_TAG, THOUGHT
 from mmrl.parsing.answers import ParseError, check_tag, tagged
 
 from ..base.networks.language_model import LanguageModel, load_language_model, write_tiny_language_model
-from ..base.wrapper import RewardWrapper, check_judges_samples
+from ..base.wrapper import RewardWrapper, check_judges_samples, score_inner
 
 
 @dataclass
@@ -93,8 +93,8 @@ class AnswerConsistency(RewardWrapper):
     def score(self, batch: RewardBatch) -> Tensor:
         """Returns the scores [B] float32; 0 for the controls."""
         scores = torch.zeros(len(batch))
-        accuracy = self.reward.score(batch).float().cpu()
-        given = None if self.likelihood is None else self.likelihood.score(batch).tolist()
+        accuracy = score_inner(self.reward, batch).float().cpu()
+        given = None if self.likelihood is None else score_inner(self.likelihood, batch).tolist()
         for rows in batch.members():
             mean = accuracy[rows].double().mean()
             right = [row for row in rows.tolist() if accuracy[row] > self.threshold and accuracy[row] >= mean - 1e-6]

@@ -11,7 +11,7 @@ from mmrl.core.contracts import Granularity, RewardBatch
 from mmrl.core.data import Prompt
 from mmrl.parsing.answers import ParseError, read_json
 
-from ..base.answers import TagReward, judge_answers
+from ..base.answers import TagReward, judge_answers, weighted_mean
 from ..base.references import composed
 
 Labels = dict[str, frozenset[str]]  # coarse labels, each with the finer ones below it, as they are compared
@@ -63,7 +63,7 @@ class LabelTree(TagReward):
         named = _labels(read_json(answer))
         parts = (1.0, float(bool(named) == bool(right)), share_right(named.keys(), right.keys()),
                  share_right(_finer(named), _finer(right)))  # fmt: skip
-        return sum(weight * part for weight, part in zip(self.weights, parts, strict=True)) / sum(self.weights)
+        return weighted_mean(parts, self.weights)
 
 
 def share_right(named: Set[object], right: Set[object]) -> float:

@@ -12,7 +12,7 @@ from mmrl.core.contracts import Granularity, RewardBatch
 from mmrl.core.data import Prompt
 from mmrl.parsing.answers import ParseError
 
-from ..base.answers import TagReward, judge_answers
+from ..base.answers import TagReward, judge_answers, weighted_mean
 from ..base.references import composed
 
 MAX_STEPS = 200  # of a thought
@@ -87,7 +87,7 @@ class ReferenceSteps(TagReward):
         beside = sum(len(one) == 1 and one <= normal for name, one in stated.items() if name in others)
         num_known = sum(name in reference or name in others for name in stated)
         parts = ((right + beside) / max(1, num_known), right / len(reference), right / len(steps))
-        return sum(weight * part for weight, part in zip(self._weights, parts, strict=True)) / sum(self._weights)
+        return weighted_mean(parts, self._weights)
 
 
 def _reference(prompt: Prompt) -> dict[str, str]:

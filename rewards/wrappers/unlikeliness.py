@@ -9,7 +9,7 @@ from torch import Tensor
 
 from mmrl.core.contracts import Granularity, Reward, RewardBatch
 
-from ..base.wrapper import RewardWrapper, check_judges_samples
+from ..base.wrapper import RewardWrapper, check_judges_samples, score_inner
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class Unlikeliness(RewardWrapper):
 
     def score(self, batch: RewardBatch) -> Tensor:
         """Returns the scores [B] float32; raises what the inner reward raises."""
-        scores = self.reward.score(batch).float()
+        scores = score_inner(self.reward, batch).float()
         likelihood = batch.likelihoods["sampled"].log_prob.double().sum(1).to(scores.device)
         factor = torch.ones_like(scores)
         for rows in batch.members():

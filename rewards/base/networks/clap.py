@@ -4,7 +4,6 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from textwrap import shorten
 from typing import Any
 
 import torch
@@ -12,6 +11,7 @@ from torch import Tensor
 
 from mmrl.core.contracts import ConfigError
 
+from .loading import loading
 from .tiny import byte_tokenizer, randomise
 
 TINY_SECONDS = 2  # of sound that a tiny twin hears at once
@@ -91,14 +91,9 @@ def load_clap(model: str, device: torch.device) -> Clap:
     """Loads a CLAP by hub name or folder. Raises ConfigError where there is none, or one that picks random parts."""
     from transformers import AutoFeatureExtractor, AutoTokenizer, ClapModel
 
-    try:
+    with loading("CLAP", model, "a CLAP of transformers, with its feature extractor and tokenizer"):
         clap: Any = ClapModel.from_pretrained(model, dtype=torch.float32)
         parts = AutoFeatureExtractor.from_pretrained(model), AutoTokenizer.from_pretrained(model)
-    except (OSError, RuntimeError, ValueError, KeyError) as error:  # what transformers raises for what it cannot load
-        raise ConfigError(
-            f"cannot load the CLAP {model!r}: {shorten(str(error), 300)}; allowed are a hub name (owner/name) or a"
-            " folder of a CLAP of transformers, with its feature extractor and tokenizer"
-        ) from error
     if clap.config.audio_config.enable_fusion:
         raise ConfigError(
             f"the CLAP {model!r} fuses random parts of a sound, so that its scores are random; allowed are models"

@@ -1,15 +1,13 @@
 """A frozen DPT of transformers: the depth of images, largest where near; and a random small twin."""
 
 from pathlib import Path
-from textwrap import shorten
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from mmrl.core.contracts import ConfigError
-
 from .clip import TINY_PIXELS
+from .loading import loading
 from .tiny import randomise
 
 
@@ -17,16 +15,11 @@ def load_dpt(model: str, device: torch.device) -> Any:
     """Loads a DPT (Ranftl et al. 2021, arXiv 2103.13413) in float32. Raises ConfigError where there is none."""
     from transformers import AutoConfig, DPTForDepthEstimation
 
-    try:
+    with loading("DPT", model, "a DPT of transformers, such as Intel/dpt-hybrid-midas"):
         kind = AutoConfig.from_pretrained(model).model_type
         if kind != "dpt":
             raise ValueError(f"its model_type is {kind!r}, not dpt")
         dpt: Any = DPTForDepthEstimation.from_pretrained(model, dtype=torch.float32)
-    except (OSError, RuntimeError, ValueError, KeyError) as error:  # what transformers raises for what it cannot load
-        raise ConfigError(
-            f"cannot load the DPT {model!r}: {shorten(str(error), 300)}; allowed are a hub name (owner/name) or a"
-            " folder of a DPT of transformers, such as Intel/dpt-hybrid-midas"
-        ) from error
     return dpt.to(device).eval().requires_grad_(False)
 
 

@@ -1,21 +1,27 @@
 """DINO's first vision transformer on whole frames, as VBench reads them, and a random small twin."""
 
 from pathlib import Path
-from textwrap import shorten
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from mmrl.core.contracts import ConfigError
-
 from .clip import TINY_PIXELS, TINY_WIDTH
 from .image_embedders import Embed
+from .loading import loading
 from .resizing import normalised
 from .tiny import randomise
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # ImageNet's
+TINY_VIT: dict[str, int] = {
+    "hidden_size": TINY_WIDTH,
+    "intermediate_size": 64,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "image_size": TINY_PIXELS,
+    "patch_size": 8,
+}
 BATCH = 64  # images encoded at once: a batch of videos has many frames
 
 
@@ -31,16 +37,11 @@ def load_dino_vit(model: str, device: torch.device) -> Embed:
     """
     from transformers import AutoConfig, ViTModel
 
-    try:
+    with loading("DINO", model, "a ViT of transformers, such as facebook/dino-vitb16"):
         kind = AutoConfig.from_pretrained(model).model_type
         if kind != "vit":
             raise ValueError(f"its model_type is {kind!r}, not vit")
         dino: Any = ViTModel.from_pretrained(model, dtype=torch.float32, add_pooling_layer=False)
-    except (OSError, RuntimeError, ValueError, KeyError) as error:  # what transformers raises for what it cannot load
-        raise ConfigError(
-            f"cannot load the DINO {model!r}: {shorten(str(error), 300)}; allowed are a hub name (owner/name) or a"
-            " folder of a ViT of transformers, such as facebook/dino-vitb16"
-        ) from error
     dino.to(device).eval().requires_grad_(False)
 
     def embed(images: Tensor) -> Tensor:
@@ -60,16 +61,8 @@ def write_tiny_dino_vit(folder: Path, seed: int) -> None:
     """Writes a random DINO of small sizes as transformers saves one."""
     from transformers import ViTConfig, ViTModel
 
-    config = ViTConfig(
-        hidden_size=TINY_WIDTH,
-        intermediate_size=64,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        image_size=TINY_PIXELS,
-        patch_size=8,
-    )
     with torch.random.fork_rng(devices=[]):  # the constructor draws weights that are drawn anew
-        dino = ViTModel(config, add_pooling_layer=False)
+        dino = ViTModel(ViTConfig(**TINY_VIT), add_pooling_layer=False)
     randomise(dino, torch.Generator().manual_seed(seed))
     with torch.no_grad():  # a large first token would look alike for all images
         dino.embeddings.cls_token.mul_(0.1)

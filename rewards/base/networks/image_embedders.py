@@ -2,16 +2,14 @@
 
 from collections.abc import Callable
 from pathlib import Path
-from textwrap import shorten
 from typing import Any, Literal
 
 import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from mmrl.core.contracts import ConfigError
-
 from .clip import TINY_PIXELS, TINY_WIDTH, load_clip, write_tiny_clip
+from .loading import loading
 from .tiny import randomise
 
 Encoder = Literal["dino", "clip"]
@@ -38,17 +36,12 @@ def _load_dino(model: str, device: torch.device) -> Embed:
     """Loads DINOv2 (Oquab et al. 2023, arXiv 2304.07193) or DINOv3: the first token after the last normalisation."""
     from transformers import AutoConfig, AutoImageProcessor, AutoModel
 
-    try:
+    with loading("DINO", model, "a DINOv2 or DINOv3 of transformers, with its image processor"):
         kind = AutoConfig.from_pretrained(model).model_type
         if kind not in KINDS:
             raise ValueError(f"its model_type is {kind!r}, not one of {', '.join(KINDS)}")
         dino: Any = AutoModel.from_pretrained(model, dtype=torch.float32)
         processor: Any = AutoImageProcessor.from_pretrained(model)
-    except (OSError, RuntimeError, ValueError, KeyError) as error:  # what transformers raises for what it cannot load
-        raise ConfigError(
-            f"cannot load the DINO {model!r}: {shorten(str(error), 300)}; allowed are a hub name (owner/name) or a"
-            " folder of a DINOv2 or DINOv3 of transformers, with its image processor"
-        ) from error
     dino.to(device).eval().requires_grad_(False)
     mean, std = (torch.tensor(v, device=device)[:, None, None] for v in (processor.image_mean, processor.image_std))
 

@@ -1,15 +1,13 @@
 """A frozen SigLIP of transformers behind the interface of `Clip`, and a random small twin."""
 
 from pathlib import Path
-from textwrap import shorten
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from mmrl.core.contracts import ConfigError
-
 from .clip import TINY_PIXELS, TINY_WIDTH, Clip
+from .loading import loading
 from .tiny import byte_tokenizer, randomise
 
 CONTEXT = 16  # tokens that a tiny twin reads
@@ -53,17 +51,12 @@ def load_siglip(model: str, device: torch.device) -> Clip:
 def _load_parts(model: str) -> tuple[Any, Any, Any]:
     from transformers import AutoConfig, AutoTokenizer, SiglipImageProcessor, SiglipModel
 
-    try:
+    with loading("SigLIP", model, "a SigLIP, or of a SigLIP 2 of a fixed size, with tokenizer and image processor"):
         kind = AutoConfig.from_pretrained(model).model_type
         if kind != "siglip":
             raise ValueError(f"its model_type is {kind!r}, not 'siglip'")
         siglip: Any = SiglipModel.from_pretrained(model, dtype=torch.float32)  # Any: its `to` is not typed
         processor, tokenizer = SiglipImageProcessor.from_pretrained(model), AutoTokenizer.from_pretrained(model)
-    except (OSError, RuntimeError, ValueError, KeyError) as error:  # what transformers raises for what it cannot load
-        raise ConfigError(
-            f"cannot load the SigLIP {model!r}: {shorten(str(error), 300)}; allowed are a hub name (owner/name) or a"
-            " folder of a SigLIP, or of a SigLIP 2 of a fixed size, with tokenizer and image processor"
-        ) from error
     return siglip, processor, tokenizer
 
 
