@@ -98,7 +98,7 @@ def test_an_outcome_stands_at_the_last_decision_by_hand() -> None:
     assert_close(Process(epsilon=0.0)(scores, own_edges(2, 2)), expected)
 
 
-def drawn(seed: int, weights: tuple[float, float]) -> tuple[Scores, list[int]]:
+def random_scores(seed: int, weights: tuple[float, float]) -> tuple[Scores, list[int]]:
     """Random scores of twelve samples of three groups, some invalid; and the numbers of their steps."""
     source = random.Random(seed)
     lengths = [source.randrange(1, 7) for _ in range(12)]
@@ -119,7 +119,7 @@ def drawn(seed: int, weights: tuple[float, float]) -> tuple[Scores, list[int]]:
 @pytest.mark.parametrize("seed", range(6))
 @pytest.mark.parametrize("weights", [(1.0, 0.5), (0.3, 0.0), (0.0, 1.0)], ids=["both", "steps", "outcome"])
 def test_it_equals_a_slow_loop(seed: int, weights: tuple[float, float]) -> None:
-    scores, lengths = drawn(seed, weights)
+    scores, lengths = random_scores(seed, weights)
     got = Process(epsilon=0.01)(scores, own_edges(*lengths))
     assert_close(got, torch.tensor(slow(scores, own_edges(*lengths), 0.01)))
 
@@ -306,7 +306,7 @@ def slow_min(scores: Scores, lengths: list[int], temperature: float, epsilon: fl
 
 @in_one_test(("seed", "temperature"), [(seed, temperature) for seed in range(6) for temperature in (0.02, 0.1, 3.0)])
 def test_the_min_equals_a_slow_loop(seed: int, temperature: float) -> None:
-    scores, lengths = drawn(seed, (0.7, 0.5))
+    scores, lengths = random_scores(seed, (0.7, 0.5))
     got = Process(epsilon=0.01, credit="min", temperature=temperature)(scores, own_edges(*lengths))
     assert_close(got, torch.tensor(slow_min(scores, lengths, temperature, 0.01)), atol=1e-5, rtol=1e-4)
 
