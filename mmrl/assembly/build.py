@@ -11,7 +11,7 @@ import torch
 
 from mmrl.assembly import batches
 from mmrl.assembly.compatibility import EvaluationParts, Parts, check_pairs, final_weights
-from mmrl.assembly.costs import reads_reference
+from mmrl.assembly.costs import requires_reference
 from mmrl.assembly.group_checks import check_groups
 from mmrl.assembly.memory import check_memory, place
 from mmrl.assembly.reward_checks import check_coordinates
@@ -291,7 +291,7 @@ def _readable_parts(config: RunConfig, parts: Parts) -> Parts:
 def _copies(config: RunConfig, parts: Parts) -> list[WeightsName]:
     """Returns the names of the copies of the trained tensors that this run keeps."""
     wanted: dict[WeightsName, bool] = {
-        "reference": reads_reference(parts.loss, parts.scorer.needs),
+        "reference": requires_reference(parts.loss, parts.scorer.needs),
         "old": parts.loss.old_decay(0) is not None,
         "averaged": config.averaging is not None,
     }

@@ -67,7 +67,7 @@ def num_readings(needs: Collection[str]) -> int:
     return len(set(needs) & set(THOUGHT) - {"likelihoods.sampled"})
 
 
-def reads_reference(loss: Loss, needs: Collection[str]) -> bool:
+def requires_reference(loss: Loss, needs: Collection[str]) -> bool:
     """Returns whether the loss or rewards that need all this read the reference weights."""
     return "reference" in loss.needs or "reference" in weights_read(needs)
 

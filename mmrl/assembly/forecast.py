@@ -133,7 +133,7 @@ def _places(config: RunConfig, parts: Parts, work: Workload, one: Footprint) -> 
     is_rounded = not one.is_adapter and work.trained_dtype == torch.bfloat16
     whole = one.trained * (2 if is_rounded else 1)
     finer = sum(("averaged" in loss.needs or config.averaging is not None, loss.old_decay(0) is not None))
-    has_reference = costs.reads_reference(loss, parts.scorer.needs) and not one.is_adapter
+    has_reference = costs.requires_reference(loss, parts.scorer.needs) and not one.is_adapter
     copies = finer * whole + has_reference * one.trained
     state = int(_MOMENTS[config.optimizer.name] * whole)
     state += whole if is_rounded or memory.optimizer == "host" else 0
