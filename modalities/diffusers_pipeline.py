@@ -93,7 +93,7 @@ class DiffusersPipeline(DiffusersPolicy):
     @property
     def makes(self) -> frozenset[str]:  # type: ignore[override]  # depends on a setting
         """Returns what rollouts hold."""
-        return frozenset({f"{self.output}s", *(["audio"] if self.audio else [])})
+        return frozenset({f"{self.output}s", "latents", *(["audio"] if self.audio else [])})
 
     @property
     def where(self) -> str:

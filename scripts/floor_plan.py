@@ -55,6 +55,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
         "rewards.actions",
         "rewards.boxes",
         "rewards.episodes",
+        "rewards.fitted",
         "rewards.images",
         "rewards.judges",
         "rewards.models",

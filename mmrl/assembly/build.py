@@ -22,6 +22,7 @@ from mmrl.core.data import WeightsName
 from mmrl.core.declarations import MixDeclaration, PolicyDeclaration
 from mmrl.core.keys import seed_from
 from mmrl.core.lab_models import resolve_lab
+from mmrl.core.reward_batches import MEDIA
 from mmrl.plans.offline import brings_log_probs
 from mmrl.prompts.curriculum import Curriculum
 from mmrl.prompts.filtering import readable, reader_of
@@ -156,6 +157,7 @@ def _prepared(config: RunConfig, parts: Parts, processes: Processes) -> Parts:
         parts.policy.use_workers(config.data.workers_on(processes.device.type), config.data.ahead_bytes)
     if isinstance(parts.policy, Differentiable):
         parts.policy.records_trajectories = requires_gradients(parts.loss)
+        parts.policy.renders_latents = not set(MEDIA) & parts.scorer.needs_of_gradient - {"latents"}
     return parts
 
 

@@ -22,7 +22,18 @@ from mmrl.core.data import Granularity, Observation, Outputs, Paths, Prompt, Rol
 from mmrl.core.forward_outputs import ForwardOutputs
 from mmrl.core.keys import GroupKey
 from mmrl.core.likelihoods import Likelihoods
-from mmrl.core.rewards import Checking, Holding, License, Licensed, Mix, Reward, RewardBatch, Segmented, Spending
+from mmrl.core.rewards import (
+    Checking,
+    Fitted,
+    Holding,
+    License,
+    Licensed,
+    Mix,
+    Reward,
+    RewardBatch,
+    Segmented,
+    Spending,
+)
 from mmrl.core.views import View
 from mmrl.core.weights import Weights
 from mmrl.parsing.actions.action import Action
@@ -44,6 +55,7 @@ __all__ = [  # all names that an author of plug-ins needs, also those of other f
     "DivergedError",
     "EngineTwinned",
     "Environment",
+    "Fitted",
     "ForwardOutputs",
     "Granularity",
     "GroupKey",
@@ -548,10 +560,12 @@ class Differentiable(Protocol):
     """A policy that carries gradients of rewards back to its outputs and to what its decisions sampled. Optional.
 
     The core sets `records_trajectories` where a loss needs such gradients. Rollouts then record what sampling starts
-    from.
+    from. It sets `renders_latents` where rewards need the gradients of latents alone: what is rendered with a graph is
+    then not decoded.
     """
 
     records_trajectories: bool
+    renders_latents: bool
 
     def differentiate(self, rollout: Rollout, rows: Tensor, score: DifferentiableScore, size: int) -> Rollout:
         """Returns the rollout with gradients of the scores, which `forward` then gives.

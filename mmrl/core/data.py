@@ -68,6 +68,8 @@ class Outputs:
     outcomes: tuple[Outcome | None, ...] | None = None  # B: how the episode ended; None: not in this turn
     screens: tuple[Picture | None, ...] | None = None  # B: the screen after the turn; None: the environment broke
     given: Tensor | None = None  # [B] int64: place among the outputs that the prompt brings; -1: it was sampled
+    # [B, ...]: the clean latents that images or videos were decoded from, in the network's own form
+    latents: Tensor | None = None
     # B: the outputs of each sample alone, where they have several sizes; then all other fields are None. `select` of
     # samples of one size returns their tensors.
     each: "tuple[Outputs, ...] | None" = None
@@ -106,14 +108,16 @@ class Outputs:
         return next((len(value) for item in fields(self) if (value := getattr(self, item.name)) is not None), 0)
 
     def without_videos(self) -> "Outputs":
-        """Returns the outputs without videos and their sound, the largest tensors of a rollout."""
+        """Returns the outputs without videos, their sound and latents, the largest tensors of a rollout."""
         each = None if self.each is None else tuple(one.without_videos() for one in self.each)
-        return replace(self, videos=None, fps=None, audio=None, audio_rate=None, each=each)
+        latents = self.latents if self.videos is None else None
+        return replace(self, videos=None, fps=None, audio=None, audio_rate=None, latents=latents, each=each)
 
     def on_host(self) -> "Outputs":
-        """Returns the outputs with their images in the CPU's memory."""
+        """Returns the outputs with their images and latents in the CPU's memory."""
         each = None if self.each is None else tuple(one.on_host() for one in self.each)
-        return replace(self, images=None if self.images is None else on_host(self.images), each=each)
+        images, latents = (None if one is None else on_host(one) for one in (self.images, self.latents))
+        return replace(self, images=images, latents=latents, each=each)
 
     def with_given(self, given: Tensor) -> "Outputs":
         """Returns the outputs with their places among those that the prompts bring, [B] int64; see the field."""
@@ -124,7 +128,8 @@ class Outputs:
     @property
     def size(self) -> tuple[tuple[int, ...], ...]:
         """The sizes of a sample's media, which must agree for samples to lie in one tensor."""
-        return tuple(tuple(media.shape[1:]) for media in (self.images, self.videos, self.audio) if media is not None)
+        media = (self.images, self.videos, self.audio, self.latents)
+        return tuple(tuple(one.shape[1:]) for one in media if one is not None)
 
     def rows_by_size(self) -> list[Tensor]:
         """Returns the samples, [n] int64 each, of each size of media, in the order in which sizes first appear.
@@ -359,8 +364,6 @@ class Rollout:
         The numbers of calls, edges, episodes and prompts are shifted to stay unique.
         """
         if len(parts) == 1:
-            return parts[0]
-        if len(parts) == 1:
             return parts[0]  # its tensors are not copied
         blocks = tuple(DecisionBlock.join([part.blocks[n] for part in parts]) for n in range(len(parts[0].blocks)))
         return cls(
@@ -401,6 +404,8 @@ class Scores:
     mix: Any = None  # the `contracts.Mix` that makes one total of the rewards; None: their weighted sum
     # [B, K] float32 by the labels of the dense rewards: the number of each decision; NaN where there is none
     dense: Mapping[str, Tensor] = field(default_factory=dict)
+    # [B, D] float32 by the labels of the fitted rewards: what each learns from a sample; NaN: nothing
+    examples: Mapping[str, Tensor] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         _fill_index(self)
@@ -449,6 +454,7 @@ class Scores:
             granularities=self.granularities[column : column + 1],
             mix=None,
             dense={key: numbers for key, numbers in self.dense.items() if key == name},
+            examples={key: rows for key, rows in self.examples.items() if key == name},
         )
 
     def select(self, rows: Tensor) -> "Scores":
@@ -463,6 +469,7 @@ class Scores:
             anchor=self.anchor[rows],
             is_control=self.is_control[rows],
             dense={name: numbers[rows] for name, numbers in self.dense.items()},
+            examples={name: one[rows] for name, one in self.examples.items()},
         )
 
     @classmethod
@@ -480,6 +487,7 @@ class Scores:
             anchor=torch.cat([part.anchor for part in parts]),
             is_control=torch.cat([part.is_control for part in parts]),
             dense=join_dense([part.dense for part in parts]),
+            examples=join_dense([part.examples for part in parts]),
         )
 
 

@@ -167,6 +167,8 @@ class RewardDeclaration(Declaration):
     is_changing: bool = False
     # The tag of the part of an answer that it reads, `<tag>...</tag>`; None: it reads whole answers, or no answers.
     answer_tag: str | None = None
+    # What it needs for gradients, a part of its `needs`; None: all of them. Without media, none are decoded in a graph.
+    needs_of_gradient: frozenset[str] | None = None
 
     formerly: ClassVar[Mapping[str, str]] = MappingProxyType(
         {

@@ -17,10 +17,14 @@ _LIFE = frozenset({"prepare", "tiny"})
 _OF_POLICIES = """
     ahead apart cuts differentiate dummy_forward dummy_rollout end_tokens export forward forward_kinds known_sizes makes
     modules networks num_calls num_taken_ahead offline offline_tokens prepare recompute recorded records_trajectories
-    recover_engine refusal replayed restore_ahead rollout sample_ahead sample_kind send_shards send_weights settle_ahead
-    share_weights sharing_used size_for sized taken tiny tokens_of unreadable usage weights with_tiny_engine
+    recover_engine refusal renders_latents replayed restore_ahead rollout sample_ahead sample_kind send_shards
+    send_weights settle_ahead share_weights sharing_used size_for sized taken tiny tokens_of unreadable usage weights
+    with_tiny_engine
 """
-_OF_REWARDS = "batch_size check differentiable ends granularity inner_rewards needs range score source spent"
+_OF_REWARDS = """
+    batch_size check differentiable ends fit granularity inner_rewards needs range score score_with_examples source
+    spent
+"""
 # By kind, the members of the protocols in `mmrl.core.contracts`, of the optional ones too.
 MEMBERS: Mapping[str, frozenset[str]] = MappingProxyType(
     {

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from mmrl.core.data import Outputs, Prompt, Rollout
+from mmrl.core.declarations import RewardDeclaration
 from mmrl.core.dense import DENSE
 from mmrl.core.keys import GroupKey, generator
 from mmrl.core.likelihoods import THOUGHT, Likelihoods
@@ -31,6 +32,7 @@ MEDIA = (
     "screens",
     "pieces",
     "given",  # by a sampler of offline outputs
+    "latents",
 )
 CONTROLS = "controls"  # needed by a reward that compares with samples which are not learned from
 IMAGE = "prompt.image"  # needed by a reward that reads the first image of the prompt
@@ -110,15 +112,14 @@ def on_device(batch: RewardBatch, device: torch.device | None) -> RewardBatch:
 def _moved(outputs: Outputs, device: torch.device) -> Outputs:
     if outputs.each is not None:
         return replace(outputs, each=tuple(_moved(one, device) for one in outputs.each))
-    images, videos, audio = (
-        None if one is None else one.to(device) for one in (outputs.images, outputs.videos, outputs.audio)
-    )
-    return replace(outputs, images=images, videos=videos, audio=audio)
+    names = ("images", "videos", "audio", "latents")
+    there = {name: one for name in names if (one := getattr(outputs, name)) is not None}
+    return replace(outputs, **{name: one.to(device) for name, one in there.items()})
 
 
-def check_needs(name: str, reward: Reward, batch: RewardBatch) -> None:
-    """Raises ConfigError where the samples lack what the reward `name` needs."""
-    for need in sorted(reward.needs):
+def check_needs(name: str, reward: Reward, batch: RewardBatch, needs: frozenset[str] | None = None) -> None:
+    """Raises ConfigError where the samples lack what the reward `name` needs; `needs`: a part of it, None: all."""
+    for need in sorted(reward.needs if needs is None else needs):
         kind, _, entry = need.partition(".")
         if kind == "target" and entry:
             check_targets(name, reward, batch.prompts)
@@ -134,6 +135,12 @@ def check_needs(name: str, reward: Reward, batch: RewardBatch) -> None:
         elif getattr(batch.outputs, need) is None:
             there = [name for name in MEDIA if getattr(batch.outputs, name) is not None]
             raise ConfigError(f"reward {name!r} needs {need}, but the policy makes {', '.join(there) or 'nothing'}")
+
+
+def needs_of_gradient(reward: Reward) -> frozenset[str]:
+    """Returns what a reward needs of outputs whose gradient is computed: all that it needs, or a declared part."""
+    part = RewardDeclaration.of(reward).needs_of_gradient
+    return reward.needs if part is None else part
 
 
 def refuse_dense(name: str, reward: Reward) -> None:

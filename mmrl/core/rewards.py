@@ -1,6 +1,7 @@
 """What an author of a reward or a mix writes, and what a reward sees. `mmrl.core.contracts` exports these names too.
 
-A reward must have the members of `Reward`. `Licensed`, `Segmented`, `Checking`, `Holding` and `Spending` are optional.
+A reward must have the members of `Reward`. `Licensed`, `Segmented`, `Checking`, `Holding`,
+`Spending` and `Fitted` are optional.
 Letters of shapes: B samples, K decisions of a sample.
 """
 
@@ -134,6 +135,25 @@ class Spending(Protocol):
 
     def spent(self) -> Mapping[str, float]:
         """Returns what this process has used so far by name, which is logged as reward/LABEL/NAME."""
+        ...
+
+
+@runtime_checkable
+class Fitted(Protocol):
+    """A reward that learns from the samples that it judges, in its `update`. Optional; `rewards/base/fitted.py` has it.
+
+    What it learns from travels with its scores: `update` gets those of all processes, in the order of the prompts.
+    """
+
+    def score_with_examples(self, batch: RewardBatch) -> tuple[Tensor, Tensor]:
+        """Returns the scores [B] as `score` does, and what is learned from each sample, [B, D] float32; NaN: nothing.
+
+        D is the same in all calls of an iteration. Called in the place of `score`, except for gradients.
+        """
+        ...
+
+    def fit(self) -> Mapping[str, float]:
+        """Returns how well it fits by name, which is logged as reward/LABEL/NAME; the same on all processes."""
         ...
 
 

@@ -8,7 +8,7 @@ from typing import cast
 import torch
 from torch import Tensor
 
-from mmrl.core.contracts import ConfigError, Reward, RewardBatch, RunError, Segmented
+from mmrl.core.contracts import ConfigError, Fitted, Reward, RewardBatch, RunError, Segmented
 from mmrl.core.data import Outputs
 from mmrl.core.declarations import RewardDeclaration
 from mmrl.core.dense import DENSE, stray, widened
@@ -23,6 +23,7 @@ class RewardValues:
 
     values: Tensor  # [n] float32, NaN: not judged; of a dense reward the sum over the decisions of a sample
     dense: Tensor | None = None  # [n, K] float32, NaN: no number there; None: the reward is not dense
+    examples: Tensor | None = None  # [n, D] float32, NaN: nothing is learned; None: the reward is not fitted
 
     @classmethod
     def nothing(cls, count: int, width: int | None) -> "RewardValues":
@@ -32,12 +33,32 @@ class RewardValues:
     @classmethod
     def join(cls, parts: "Sequence[RewardValues]") -> "RewardValues":
         """Returns the values of all samples, in order."""
-        dense = [part.dense for part in parts if part.dense is not None]
-        width = max((numbers.shape[1] for numbers in dense), default=0)
-        return cls(
-            torch.cat([part.values for part in parts]),
-            torch.cat([widened(numbers, width) for numbers in dense]) if dense else None,
-        )
+        counts = [len(part.values) for part in parts]
+        dense, examples = ([part.dense for part in parts], [part.examples for part in parts])
+        values = torch.cat([part.values for part in parts])
+        return cls(values, _one_table(counts, dense), _one_table(counts, examples))
+
+    def __getitem__(self, rows: Tensor) -> "RewardValues":
+        """Returns the values of the samples `rows`, [n] int64."""
+        dense, examples = (None if one is None else one[rows] for one in (self.dense, self.examples))
+        return RewardValues(self.values[rows], dense, examples)
+
+    def cpu(self) -> "RewardValues":
+        """Returns the values in the CPU's memory."""
+        dense, examples = (None if one is None else one.cpu() for one in (self.dense, self.examples))
+        return RewardValues(self.values.cpu(), dense, examples)
+
+
+def _one_table(counts: Sequence[int], parts: Sequence[Tensor | None]) -> Tensor | None:
+    """Returns tables [n_i, K_i] of `counts` samples as one of the largest K_i, filled with NaN; None: no part has one.
+
+    A part without a table is NaN.
+    """
+    if all(part is None for part in parts):
+        return None
+    tables = [torch.zeros(n, 0) if part is None else part for n, part in zip(counts, parts, strict=True)]
+    width = max(table.shape[1] for table in tables)
+    return torch.cat([widened(table, width) for table in tables])
 
 
 @dataclass(frozen=True)
@@ -48,6 +69,7 @@ class Answer:
     failure: str | None  # the first one, in words
     seconds: float  # that the calls took
     dense: Tensor | None = None  # [B, K] of a dense reward, as in `RewardValues`
+    examples: Tensor | None = None  # [B, D] of a fitted reward, as in `RewardValues`
 
 
 @torch.no_grad()
@@ -86,21 +108,18 @@ def call_reward(name: str, reward: Reward, everyone: RewardBatch, patience: Pati
     values = RewardValues.nothing(len(everyone), _width(reward, everyone))
     if answers:
         joined = RewardValues.join([answer for answer, _ in answers])
-        order = torch.cat([rows for units in packs for rows in units]).argsort()  # every sample is in one unit
-        dense = None if joined.dense is None else joined.dense[order]
-        values = RewardValues(joined.values[order], dense)
+        values = joined[torch.cat([rows for units in packs for rows in units]).argsort()]  # each sample is in one unit
     first = next((failure for _, failure in answers if failure), None)
-    return Answer(values.values, first, time.perf_counter() - started, values.dense)
+    return Answer(values.values, first, time.perf_counter() - started, values.dense, values.examples)
 
 
 def _call_by_size(name: str, reward: Reward, everyone: RewardBatch, patience: Patience) -> Answer:
     """Returns the answer for samples of several sizes, in batches of one size; no group has two."""
     parts = everyone.outputs.rows_by_size()
     answers = [call_reward(name, reward, select(everyone, rows), patience) for rows in parts]
-    joined = RewardValues.join([RewardValues(answer.values, answer.dense) for answer in answers])
-    order, first = torch.cat(parts).argsort(), next((answer.failure for answer in answers if answer.failure), None)
-    dense = None if joined.dense is None else joined.dense[order]
-    return Answer(joined.values[order], first, sum(answer.seconds for answer in answers), dense)
+    joined = RewardValues.join([RewardValues(answer.values, answer.dense, answer.examples) for answer in answers])
+    values, first = joined[torch.cat(parts).argsort()], next((one.failure for one in answers if one.failure), None)
+    return Answer(values.values, first, sum(one.seconds for one in answers), values.dense, values.examples)
 
 
 def _versions(outputs: Outputs) -> dict[str, int]:
@@ -123,7 +142,8 @@ def call_once(
     """
     with patience.call(f"reward {name!r}, called with {len(batch)} samples,", reward):
         try:
-            answer = reward.score(batch)
+            learns = isinstance(reward, Fitted) and not torch.is_grad_enabled()
+            answer, examples = reward.score_with_examples(batch) if learns else (reward.score(batch), None)
             ends = cast(Segmented, reward).ends(batch) if reward.granularity == "segment" else None
         except (ConfigError, RunError, KeyboardInterrupt, Interruption):
             raise
@@ -135,12 +155,18 @@ def call_once(
         return _of_decisions(name, answer, batch, ends)
     bad = ~answer.isfinite()
     failure = f"{name}: returned {float(answer[bad][0])}" if bad.any() else None
-    return RewardValues(torch.where(bad, torch.nan, answer)), failure
+    if examples is not None and (examples.dim() != 2 or examples.dtype != torch.float32 or len(examples) != len(batch)):
+        raise ConfigError(f"reward {name!r} must learn from a float32 tensor [{len(batch)}, D], got {_shown(examples)}")
+    return RewardValues(torch.where(bad, torch.nan, answer), examples=examples), failure
+
+
+def _shown(tensor: Tensor) -> str:
+    return f"{tensor.dtype} {list(tensor.shape)}"
 
 
 def _check(name: str, answer: object, dtype: torch.dtype, shape: tuple[int, ...]) -> None:
     if not isinstance(answer, Tensor) or answer.shape != shape or answer.dtype != dtype:
-        got = f"{answer.dtype} {list(answer.shape)}" if isinstance(answer, Tensor) else type(answer).__name__
+        got = _shown(answer) if isinstance(answer, Tensor) else type(answer).__name__
         raise ConfigError(f"reward {name!r} must return a {dtype} tensor {list(shape)}, got {got}")
 
 
@@ -184,7 +210,7 @@ def _call_units(
     batch = select(everyone, torch.cat(units))
     scored, failure = call_once(name, reward, batch, patience)
     if scored is not None:
-        return RewardValues(scored.values.cpu(), None if scored.dense is None else scored.dense.cpu()), failure
+        return scored.cpu(), failure
     if len(units) == 1:
         return RewardValues.nothing(len(batch), _width(reward, batch)), failure
     alone = [_call_units(name, reward, everyone, [unit], patience) for unit in units]

@@ -15,6 +15,7 @@ from mmrl.core import plugins
 from mmrl.core.config import Plugin, ScoringSettings, label_of
 from mmrl.core.contracts import (
     ConfigError,
+    Fitted,
     Mix,
     Placement,
     Prepared,
@@ -27,7 +28,7 @@ from mmrl.core.contracts import (
 from mmrl.core.data import Outputs, Rollout, Scores
 from mmrl.core.declarations import MixDeclaration
 from mmrl.core.dense import DENSE
-from mmrl.core.reward_batches import Demands, Thought, check_needs, on_device, reward_batch, select
+from mmrl.core.reward_batches import Demands, Thought, check_needs, needs_of_gradient, on_device, reward_batch, select
 from mmrl.core.schedules import Schedule
 from mmrl.scoring.calls import Answer, call_once, call_reward
 from mmrl.scoring.metrics import as_wholes, too_many_failed
@@ -96,6 +97,11 @@ class Judgement:
     scores: Scores  # values are NaN exactly where that reward could not judge
     first_failures: tuple[str | None, ...]  # R: the first failure of each reward in words
     seconds: tuple[float, ...]  # R: what the calls of each reward took
+
+    def without_examples(self) -> "Judgement":
+        """Returns the judgement without what fitted rewards would learn from, for an evaluation."""
+        nothing = {name: torch.zeros(len(rows), 0) for name, rows in self.scores.examples.items()}
+        return replace(self, scores=replace(self.scores, examples=nothing))
 
     @classmethod
     def join(cls, parts: "Sequence[Judgement]") -> "Judgement":
@@ -168,6 +174,20 @@ class Scorer:
             for key, value in term.reward.spent().items()
         }
 
+    def fit(self) -> dict[str, float]:
+        """Returns as metrics how well the rewards that learn from samples fit."""
+        return {
+            f"reward/{term.name}/{key}": value
+            for term in self.terms
+            if isinstance(term.reward, Fitted)
+            for key, value in term.reward.fit().items()
+        }
+
+    @property
+    def needs_of_gradient(self) -> frozenset[str]:
+        """Returns what the rewards that count need of outputs whose gradient is computed."""
+        return frozenset().union(*(needs_of_gradient(term.reward) for term in self.terms if term.counts))
+
     @property
     def needs(self) -> frozenset[str]:
         """Returns what at least one reward needs."""
@@ -221,6 +241,11 @@ class Scorer:
             anchor=rollout.anchor,
             is_control=rollout.is_control,
             dense={name: a.dense for name, a in zip(self.names, answers, strict=True) if a.dense is not None},
+            examples={
+                term.name: torch.zeros(len(everyone), 0) if answer.examples is None else answer.examples
+                for term, answer in zip(self.terms, answers, strict=True)
+                if isinstance(term.reward, Fitted)
+            },
         )
         scores, failures = without_too_large(scores, [answer.failure for answer in answers])
         return Judgement(as_wholes(scores), failures, tuple(answer.seconds for answer in answers))
@@ -264,6 +289,7 @@ class Scorer:
             granularities=tuple(term.reward.granularity for term in self.terms),
             mix=self.mix,
             dense={term.name: torch.zeros(0, 0) for term in self.terms if term.reward.granularity in DENSE},
+            examples={term.name: torch.zeros(0, 0) for term in self.terms if isinstance(term.reward, Fitted)},
         )
         return Judgement(scores, (None,) * num_rewards, (0.0,) * num_rewards)
 
@@ -296,7 +322,7 @@ class Scorer:
                 continue
             if not term.reward.differentiable:
                 raise ConfigError(f"reward {term.name!r} is not differentiable; this loss needs gradients from rewards")
-            check_needs(term.name, term.reward, batch)
+            check_needs(term.name, term.reward, batch, needs_of_gradient(term.reward))
             answer, failure = call_once(term.name, term.reward, on_device(batch, term.device), self.patience)
             if answer is None or failure:
                 raise RunError(f"a reward whose gradient is needed cannot judge: {failure}") from raised(failure)

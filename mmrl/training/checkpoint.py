@@ -37,6 +37,8 @@ from mmrl.system.files import flush
 
 __all__ = ["latest", "recover", "saved"]  # which most look for here
 
+TENSOR = "$tensor"  # in a plug-in's state: the name of a tensor in plugins.safetensors
+
 
 @dataclass(frozen=True)
 class Checkpoint:
@@ -179,6 +181,31 @@ def restore_records(tensors: Mapping[str, Tensor], what: str) -> list[dict[str, 
     return [
         {name: part.clone() for name, part in zip(cut, parts, strict=True)} for parts in zip(*cut.values(), strict=True)
     ]
+
+
+def without_tensors(state: Any, path: str) -> tuple[Any, dict[str, Tensor]]:
+    """Returns a state with names in the place of the tensors in its dictionaries, and the tensors by these names.
+
+    `path`: how the names begin.
+    """
+    if isinstance(state, Tensor):
+        return {TENSOR: path}, {path: state}
+    if not isinstance(state, Mapping):
+        return state, {}
+    parts = {key: without_tensors(value, f"{path}/{key}") for key, value in state.items()}
+    tensors = {name: tensor for _, held in parts.values() for name, tensor in held.items()}
+    return {key: plain for key, (plain, _) in parts.items()}, tensors
+
+
+def with_tensors(state: Any, tensors: Mapping[str, Tensor]) -> Any:
+    """Returns the state of `without_tensors` with its tensors. Raises ConfigError where one is missing."""
+    if not isinstance(state, Mapping):
+        return state
+    if set(state) == {TENSOR}:
+        if state[TENSOR] not in tensors:
+            raise ConfigError(f"the checkpoint has no tensor {state[TENSOR]!r}; is it of another run?")
+        return tensors[state[TENSOR]].clone()
+    return {key: with_tensors(value, tensors) for key, value in state.items()}
 
 
 def check_plain(key: str, value: Any) -> None:

@@ -230,10 +230,12 @@ class Trainer:
         return {"ahead": checkpoint.flatten_records(self.processes.gather(self.policy.ahead()), "ahead")}
 
     def _write_checkpoint(self, tensors: Mapping[str, Mapping[str, Tensor]], optimizer: dict[str, Any]) -> None:
+        plugins, held = self._plugin_states()
+        tensors = {**tensors, **({"plugins": held} if held else {})}
         state = {
             "progress": asdict(self.progress),
             "prompts": self.collector.prompts.state_dict(),
-            "plugins": self._plugin_states(),
+            "plugins": plugins,
             "engine": self.processes.state_dict(),
             "optimizer": optimizer,
             "settings": self.settings,
@@ -264,7 +266,8 @@ class Trainer:
         state = saved.state
         checkpoint.restore_optimizer(self.optimizer, self.names, saved.tensors["optimizer"], state["optimizer"])
         self.collector.prompts.load_state_dict(state["prompts"])
-        checkpoint.restore_plugins(self.stateful, state["plugins"])
+        plugins = checkpoint.with_tensors(state["plugins"], saved.tensors.get("plugins", {}))
+        checkpoint.restore_plugins(self.stateful, plugins)
         self.processes.load_state_dict(state["engine"])
         if self.replay is not None:
             self.replay.load(saved.tensors["replay"])
@@ -274,15 +277,20 @@ class Trainer:
             self.collector.elsewhere.sampled_by = saved.tensors.get("sampled_by", {})
         self.progress, self.newest_checkpoint = progress, saved.path
 
-    def _plugin_states(self) -> dict[str, Any]:
-        """Returns the states of the plug-ins by name. Raises ConfigError for a state that JSON cannot hold."""
-        states = {name: plugin.state_dict() for name, plugin in self.stateful.items()}
-        for name, state in states.items():
+    def _plugin_states(self) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
+        """Returns the states of the plug-ins by name, and their tensors; see `checkpoint.without_tensors`.
+
+        Raises ConfigError for a state that holds anything but tensors and what JSON has.
+        """
+        states, tensors = dict[str, Any](), dict[str, torch.Tensor]()
+        for name, plugin in self.stateful.items():
+            states[name], held = checkpoint.without_tensors(plugin.state_dict(), name)
+            tensors |= held
             try:
-                checkpoint.check_plain(name, state)
+                checkpoint.check_plain(name, states[name])
             except ValueError as error:
                 raise ConfigError(f"{error}; it is what its state_dict() returns") from error
-        return states
+        return states, tensors
 
     def _iterated(self, iteration: int) -> dict[str, float]:
         try:
@@ -302,6 +310,7 @@ class Trainer:
         metrics |= template_metrics(self.config.prompts)
         for name, plugin in self.stateful.items():
             plugin.update(scores.of(name.removeprefix(OF_REWARD)) if name.startswith(OF_REWARD) else scores)
+        metrics |= scorer.fit()
         if iteration + 1 < self.config.iterations:
             self.collector.prefetch()  # the next prompts are known, now that a curriculum has seen the scores
             if self.config.rollout.ahead:

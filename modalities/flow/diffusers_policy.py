@@ -352,6 +352,7 @@ class DiffusersPolicy(FlowPolicy):
         """Yields the policy at a size, as the core has set this one; counts its network calls."""
         one = self.at(size)
         one.records_trajectories, before = self.records_trajectories, one.num_calls
+        one.renders_latents = self.renders_latents
         try:
             yield one
         finally:

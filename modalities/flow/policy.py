@@ -44,7 +44,7 @@ class FlowPolicy(Checked, ABC):
 
     forward_kinds: ClassVar[frozenset[str]] = frozenset({"decisions", "denoising", "outputs"})
     sample_kind: ClassVar[Literal["latents", "tokens", "turns"]] = "latents"
-    makes: ClassVar[frozenset[str]] = frozenset({"images"})
+    makes: ClassVar[frozenset[str]] = frozenset({"images", "latents"})
 
     negative_prompt: str = ""  # for guidance, in training and evaluation
     # The unit of log-probs, and with it of clip ranges: `mean` over a latent's d elements (as in the papers), `sum`
@@ -61,6 +61,7 @@ class FlowPolicy(Checked, ABC):
     # again: less memory, a third more time.
     recompute_activations: bool = True
     records_trajectories: bool = field(default=False, init=False, repr=False)
+    renders_latents: bool = field(default=False, init=False, repr=False)
     num_calls: int = field(default=0, init=False, repr=False)  # network evaluations so far, in batch elements
     _placement: Placement | None = field(default=None, init=False, repr=False)
     _encoded: dict[str, Conditioning] = field(default_factory=dict, init=False, repr=False)
@@ -147,6 +148,14 @@ class FlowPolicy(Checked, ABC):
 
     # Every family inherits the rest.
 
+    def outputs_of(self, latents: Tensor, conditioning: Conditioning) -> Outputs:
+        """Returns the outputs of clean latents [n, ...]: what they are decoded to, and themselves."""
+        return replace(self.decode(latents, conditioning), latents=latents)
+
+    def rendered_of(self, latents: Tensor, conditioning: Conditioning) -> Outputs:
+        """Returns the outputs of latents with a graph, which are not decoded where no gradient needs the media."""
+        return Outputs(latents=latents) if self.renders_latents else self.outputs_of(latents, conditioning)
+
     def conditioning(self, texts: Sequence[str]) -> Conditioning:
         """Returns one row per text; each distinct text is encoded once and kept while the cache has room."""
         missing = [text for text in dict.fromkeys(texts) if text not in self._encoded]
@@ -198,7 +207,7 @@ class FlowPolicy(Checked, ABC):
         clean = self.final(tree.clean, tree.sigma.to(self.device))
         parts = torch.arange(len(clean)).split(self.decode_batch)
         decoded = (self.decode(clean[rows], conditioning[tree.prompt[rows]]) for rows in parts)
-        outputs = Outputs.filled(decoded, len(clean))
+        outputs = replace(Outputs.filled(decoded, len(clean)), latents=clean)
         trace = FlowTrace(conditioning, scale, tree.decided, clean, tree.trajectory)
         rollout = self._rollout(prompts, keys, outputs, tree, trace, self.num_calls - before)
         levels = tuple(dict.fromkeys(plans[0].paths[0].levels))
@@ -280,7 +289,7 @@ class FlowPolicy(Checked, ABC):
         trace = FlowTrace(self.conditioning_of(prompts), 1.0, tree.decided, clean)
         media = media.to(self.device)
         moved = replace(outputs, images=media) if outputs.videos is None else replace(outputs, videos=media)
-        return self._rollout(prompts, keys, moved, tree, trace, 0)
+        return self._rollout(prompts, keys, replace(moved, latents=clean), tree, trace, 0)
 
     def forward(self, rollout: Rollout, view: View) -> ForwardOutputs:
         """Returns the forward outputs of a view of decisions, denoising or outputs, by the weights now in place.

@@ -34,14 +34,14 @@ class Renderer(Protocol):
 
     def guided(self, latents: Tensor, sigma: Tensor, conditioning: Any, scale: float) -> Tensor: ...
     def final(self, latents: Tensor, sigma: Tensor) -> Tensor: ...
-    def decode(self, latents: Tensor, conditioning: Any) -> Outputs: ...
+    def rendered_of(self, latents: Tensor, conditioning: Any) -> Outputs: ...
 
 
 def rendered(policy: Renderer, rollout: Rollout, view: OutputsView) -> RenderedOutputs:
     """Renders the media of the view by the weights now in place, with a graph."""
     trace = rollout.trace
     clean = render(trace.trajectory, trace.clean, view, _velocity(policy, trace), policy.final)
-    decode = kept_small(policy.decode) if policy.recompute_activations else policy.decode
+    decode = kept_small(policy.rendered_of) if policy.recompute_activations else policy.rendered_of
     rows = rollout.prompt[view.sample].split(policy.decode_batch)
     parts = zip(clean.split(policy.decode_batch), rows, strict=True)
     decoded = Outputs.join([decode(part, trace.conditioning[of]) for part, of in parts])
@@ -58,7 +58,7 @@ def differentiated(policy: Renderer, rollout: Rollout, rows: Tensor, score: Diff
         with torch.enable_grad():
             end = trajectory.end[at].float().requires_grad_()
             clean, of = policy.final(end, trajectory.end_sigma[at]), trace.conditioning[rollout.prompt[part]]
-            gradient[at] = torch.autograd.grad(score(policy.decode(clean, of), part).sum(), end)[0]
+            gradient[at] = torch.autograd.grad(score(policy.rendered_of(clean, of), part).sum(), end)[0]
     carried = carry_back(trajectory, rollout.blocks[0].edge, rows, gradient, (_velocity(policy, trace), size))
     return replace(rollout, trace=replace(trace, gradient=carried))
 

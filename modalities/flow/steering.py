@@ -27,7 +27,7 @@ class Decoder(Protocol):
     decode_batch: int
 
     def final(self, latents: Tensor, sigma: Tensor) -> Tensor: ...
-    def decode(self, latents: Tensor, conditioning: Conditioning) -> Outputs: ...
+    def outputs_of(self, latents: Tensor, conditioning: Conditioning) -> Outputs: ...
 
 
 def judge_of(policy: Decoder, prompts: Sequence[Prompt], keys: Sequence[GroupKey], conditioning: Conditioning) -> Judge:
@@ -37,7 +37,7 @@ def judge_of(policy: Decoder, prompts: Sequence[Prompt], keys: Sequence[GroupKey
         parts = latents.split(policy.decode_batch)
         clean = [policy.final(part, part.new_full((len(part),), level, dtype=torch.float32)) for part in parts]
         rows = plan.split(policy.decode_batch)
-        decoded = (policy.decode(part, conditioning[of]) for part, of in zip(clean, rows, strict=True))
+        decoded = (policy.outputs_of(part, conditioning[of]) for part, of in zip(clean, rows, strict=True))
         outputs = Outputs.filled(decoded, len(latents))
         numbers = plan.tolist()
         return judged(reward, outputs, [prompts[number] for number in numbers], [keys[n] for n in numbers], call)
@@ -56,7 +56,7 @@ def gradient_of(
             with torch.enable_grad():
                 latents = part.float().requires_grad_()
                 clean = policy.final(latents, latents.new_zeros(len(latents)))
-                outputs, numbers = policy.decode(clean, conditioning[of]), of.tolist()
+                outputs, numbers = policy.outputs_of(clean, conditioning[of]), of.tolist()
                 scores = judged_with_gradient(
                     reward, outputs, [prompts[number] for number in numbers], [keys[n] for n in numbers], call
                 )

@@ -1,0 +1,1 @@
+"""Rewards that are fitted in the run to the samples that they judge."""

@@ -1,0 +1,141 @@
+"""A small network on latents that learns to say what another reward would: a gradient for rewards that have none."""
+
+import math
+from dataclasses import dataclass, field, replace
+from typing import Annotated, Any, ClassVar
+
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+
+from mmrl.core.contracts import ConfigError, RewardBatch
+from mmrl.core.data import Scores
+from mmrl.core.declarations import RewardDeclaration
+
+from ..base.fitted import FittedWrapper
+from ..base.hashed_words import hashed_words
+from ..base.wrapper import check_judges_samples
+
+
+@dataclass
+class LatentSurrogate(FittedWrapper):
+    """The score that a network, fitted in the run, predicts from a sample's latents and its prompt's words.
+
+    Ding et al. 2024, "DOLLAR", arXiv 2412.15689: a latent reward model, fitted by the squared error to (latents, score)
+    pairs of any reward while the policy is trained. Its gradient goes to the latents, past the decoder and whatever
+    judges the pixels, so the reward may be a program, a judge or a server, and nothing is decoded with a graph. With
+    losses without such gradients it saves calls of a slow reward (`every`).
+
+    Before it is ready (`warm_up`) the reward's own scores count; of a loss on gradients nothing does: they are 0. The
+    network is ours: convolutions on the latents and their coordinates, scaled and shifted by the hashed words of the
+    prompt (Perez et al. 2017, FiLM, arXiv 1709.07871). Scores are standardised by those that it remembers.
+
+    Latents are those of the network: [C, H, W], [C, F, H, W], or tokens in a row [L, C]. Raises ConfigError for samples
+    of several sizes, and ValueError where the inner reward does not judge samples.
+    """
+
+    channels: Annotated[int, Field(ge=1)] = 32  # of the convolutions
+    words: Annotated[int, Field(ge=1)] = 256  # places of hashed words
+    _shape: tuple[int, ...] = field(default=(), init=False, repr=False, compare=False)  # of the latents of a sample
+    _scale: tuple[float, float] = field(default=(0.0, 1.0), init=False, repr=False, compare=False)  # mean, std
+
+    source: ClassVar[str] = "Ding et al. 2024 (DOLLAR), arXiv 2412.15689"
+    differentiable: ClassVar[bool] = True
+    needs: ClassVar[frozenset[str]] = frozenset({"latents"})
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_judges_samples(self.reward)
+        self.override(needs=type(self).needs | self.needs_of_inner())
+
+    @property
+    def declaration(self) -> RewardDeclaration:
+        """Returns that of all fitted rewards; gradients need the latents alone."""
+        return replace(super().declaration, needs_of_gradient=frozenset({"latents"}))
+
+    def score(self, batch: RewardBatch) -> Tensor:
+        """Returns the scores [B] float32; with a gradient to the latents where they require one."""
+        latents = batch.outputs.latents
+        assert latents is not None, "scoring checks needs"
+        if not latents.requires_grad:
+            return super().score(batch)
+        return self.predicted(self.features_of(batch)) if self.is_ready else 0 * latents.float().flatten(1).sum(1)
+
+    def features_of(self, batch: RewardBatch) -> Tensor:
+        """Returns latents and words [B, D]. Raises ConfigError for latents of another shape than those before."""
+        assert batch.outputs.latents is not None, "scoring checks needs"
+        latents = batch.outputs.latents.float()
+        shape = tuple(latents.shape[1:])
+        if self._shape and self._shape != shape:
+            raise ConfigError(f"latent_surrogate learns from latents of one size, got {shape} after {self._shape}")
+        self._shape = shape
+        words = hashed_words([prompt.text for prompt in batch.prompts], self.words)
+        return torch.cat([latents.flatten(1), words.to(latents.device)], 1)
+
+    def in_units(self, values: Tensor) -> Tensor:
+        """Returns the scores of standardised values [B]."""
+        mean, std = self._scale
+        return values * std + mean
+
+    def make_network(self, width: int) -> nn.Module:
+        """Makes the network of latents and words."""
+        return LatentNetwork(self._shape, self.channels, self.words)
+
+    def fit_loss(self, network: nn.Module, examples: Tensor) -> Tensor:
+        """Returns the mean squared error of examples [n, D + 1], in variances of the scores that are remembered."""
+        mean, std = self._scale
+        values: Tensor = network(examples[:, :-1])
+        return (values - (examples[:, -1] - mean) / std).square().mean()
+
+    def update(self, scores: Scores) -> None:
+        """Standardises by the scores that are remembered, then fits the network."""
+        new = self.examples_of(scores)
+        if len(new):
+            known = new if self._examples is None else torch.cat([self._examples, new])
+            given = known[-self.memory :, -1].double()
+            self._scale = float(given.mean()), max(float(given.std(correction=0)), 1e-6)
+        super().update(scores)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Returns what was learned, and the states of inner rewards."""
+        return super().state_dict() | {"shape": list(self._shape), "scale": list(self._scale)}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restores what was learned, and the states of inner rewards."""
+        self._shape, self._scale = tuple(state["shape"]), (state["scale"][0], state["scale"][1])
+        super().load_state_dict(state)
+
+
+class LatentNetwork(nn.Module):
+    """Three convolutions on latents and their coordinates, modulated by words, and a head of one number."""
+
+    def __init__(self, shape: tuple[int, ...], channels: int, words: int) -> None:
+        """Makes the network of latents of a shape ([L, C] or [C, ...]) and of so many hashed words."""
+        super().__init__()
+        self.shape, self.is_row = shape, len(shape) == 2
+        dimensions = len(shape) - 1
+        kinds: dict[int, Any] = {1: nn.Conv1d, 2: nn.Conv2d, 3: nn.Conv3d}
+        sizes = (shape[-1] if self.is_row else shape[0]) + dimensions, channels, channels
+        self.convolutions = nn.ModuleList(
+            kinds[dimensions](size, channels, 3, stride=stride, padding=1)
+            for size, stride in zip(sizes, (1, 2, 2), strict=True)
+        )
+        self.modulation = nn.Linear(words, 3 * 2 * channels)
+        self.head = nn.Sequential(nn.Linear(2 * channels, channels), nn.SiLU(), nn.Linear(channels, 1))
+
+    def forward(self, features: Tensor) -> Tensor:
+        """Returns the values [n] of flat latents and words, [n, D]."""
+        count = math.prod(self.shape)
+        states = features[:, :count].unflatten(1, self.shape)
+        states = states.transpose(1, 2) if self.is_row else states
+        axes = [torch.linspace(-1, 1, length, device=states.device) for length in states.shape[2:]]
+        places = torch.stack(torch.meshgrid(*axes, indexing="ij"))  # [dimensions, ...]
+        states = torch.cat([states, places.expand(len(states), *places.shape)], 1)
+        modulations = self.modulation(features[:, count:]).unflatten(1, (3, 2, -1))  # [n, 3, 2, channels]
+        for number, convolution in enumerate(self.convolutions):
+            states = convolution(states)
+            scale, shift = (part.unflatten(1, (-1, *[1] * len(axes))) for part in modulations[:, number].unbind(1))
+            states = nn.functional.silu(states * (1 + scale) + shift)
+        flat = states.flatten(2)
+        values: Tensor = self.head(torch.cat([flat.mean(2), flat.amax(2)], 1))
+        return values[:, 0]
