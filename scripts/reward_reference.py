@@ -45,6 +45,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
     "Episodes, labs and labels": (
         "edits", "episode_success", "given_score", "invalid_action", "motion", "shapes", "soft_shapes", "step_reward",
     ),
+    "Learned in the run": ("curiosity", "latent_surrogate", "preference_head"),
     "Wrappers": (
         "annealed", "cached", "clip_and_delta", "clip_range", "conditional", "constrained", "delta", "dithered",
         "gated", "generate_then_score", "length_penalised", "par", "renormalised", "repeated", "router",

@@ -6,6 +6,8 @@ import pytest
 
 from mmrl.commands.train import train
 from mmrl.core.config import load_config, shipped_names
+from mmrl.core.contracts import Fitted
+from mmrl.core.plugins import find
 from mmrl.run_directory.start import new_run, resumed_run
 from tests.tiny_runs import assert_same, numbers
 
@@ -17,7 +19,7 @@ RESUMED = {
         *("adjoint_matching", "asymre", "awm", "best_of_n", "branch_grpo", "consistency", "cps", "d3po", "dance_grpo"),
         *("dgpo", "diffusion_dpo_offline", "e_grpo", "fk_steering", "flow_dppo", "flow_grpo_fast_edits", "g2rpo"),
         *("motion_flow_grpo_fast", "motion_partial_chain", "neighbor", "nft", "precise", "spin", "spo", "ssr", "svdd"),
-        *("tempflow", "tree_rl", "generate_then_score", "grpo_care"),
+        *("tempflow", "tree_rl", "generate_then_score", "grpo_care", "latent_surrogate"),
         *("one_shot_clips", "turns_rloo", "xrpo"),
     )
 }
@@ -38,6 +40,7 @@ def kinds_of(name: str) -> set[str]:
         "several updates": config.updates.minibatches > 1,
         "decay": "decay" in config.loss,
         "spo": config.advantage["name"] == "spo",
+        "fitted": any(issubclass(find("rewards", reward["name"]), Fitted) for reward in config.rewards),
     }
     return {f"{key}: {value}" for key, value in (parts | whether).items()}
 

@@ -3,7 +3,8 @@
 from abc import ABC, abstractmethod
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
-from typing import Annotated, Any
+from pathlib import Path
+from typing import Annotated, Any, Self
 
 import torch
 from pydantic import Field
@@ -53,6 +54,10 @@ class FittedReward(ABC):
         """Returns the examples [n, D] of an iteration, from what was seen of its samples."""
         seen = scores.examples[scores.names[0]]
         return seen[seen.isfinite().all(1)] if seen.shape[1] else seen[:0]
+
+    def sooner(self) -> Self:
+        """Returns the same reward, ready after one iteration and a few steps, for a twin."""
+        return replace(self, warm_up=min(self.warm_up, 1), fit_steps=min(self.fit_steps, 4))
 
     @property
     def is_ready(self) -> bool:
@@ -145,6 +150,10 @@ class FittedWrapper(FittedReward, RewardWrapper):
     def declaration(self) -> RewardDeclaration:
         """Returns that of the inner reward; what is learned changes, and compares samples of all groups."""
         return replace(super().declaration, is_changing=True, is_relative=False)
+
+    def tiny(self, seed: int, folder: Path) -> Self:
+        """Returns the same around twins of the inner rewards, soon ready."""
+        return super().tiny(seed, folder).sooner()
 
     @abstractmethod
     def features_of(self, batch: RewardBatch) -> Tensor:

@@ -23,12 +23,13 @@ PLACES = 6  # numbers of an action beside its words: whether it has a point and 
 
 @dataclass
 class Curiosity(FittedReward, Checked):
-    """1 - cos(predicted, actual) of the screen after a turn, in [0, 2]; 0 before the world model is ready.
+    """1 - cos(predicted, actual) of the screen after a turn, in [0, 2].
 
     Niu et al. 2025, "ScreenExplorer", arXiv 2505.19095, its curiosity of what is seen: a world model predicts the
     embedding of the next screen from that of the screen before and the action, is fitted in the run, and where it is
     wrong there is something to learn. The world model is ours: a hidden layer that predicts the change of the
-    embedding, from it and from the action's kind, words and place.
+    embedding, from it and from the action's kind, words and place. Before it is ready (`warm_up`) it predicts that
+    nothing changes: the score is then how far the screen changed, the paper's reward of an instantaneous change.
 
     Embeddings: DINO's, CLIP's, or `pixels`, the screen shrunk to `side` x `side` in grey, less its mean, which needs no
     model. A reward of its own makes agents that only explore: give it beside the task's. Raises ValueError for a turn
@@ -39,7 +40,7 @@ class Curiosity(FittedReward, Checked):
     range: ClassVar[tuple[float, float]] = (0.0, 2.0)
     granularity: ClassVar[Granularity] = "turn"
     differentiable: ClassVar[bool] = False
-    needs: ClassVar[frozenset[str]] = frozenset({"screens", "actions", "prompt.image", "model"})
+    needs: ClassVar[frozenset[str]] = frozenset({"screens", "actions", "model"})
     batch_size: ClassVar[int | None] = 64
     license: ClassVar[License] = License("Apache-2.0", commercial=True)  # DINOv2; CLIP has MIT
     declaration: ClassVar[RewardDeclaration] = RewardDeclaration(is_changing=True)
@@ -61,9 +62,9 @@ class Curiosity(FittedReward, Checked):
     def tiny(self, seed: int, folder: Path) -> Self:
         """Returns the same reward on a random encoder of small sizes, written to `folder`."""
         if self.encoder == "pixels":
-            return self
+            return self.sooner()
         write_tiny_embedder(self.encoder, folder, seed)
-        return replace(self, model=str(folder))
+        return replace(self.sooner(), model=str(folder))
 
     def prepare(self, placement: Placement) -> None:
         """Loads the encoder; raises ConfigError where it cannot be loaded."""
@@ -81,15 +82,14 @@ class Curiosity(FittedReward, Checked):
         assert outputs.screens is not None and outputs.actions is not None, "scoring checks needs"
         if any(screen is None for screen in outputs.screens):
             raise ValueError("the environment broke in this turn")
-        before = self._embedded([prompt.media[0] for prompt in batch.prompts])
+        before = self._embedded([prompt.media[0] for prompt in batch.prompts])  # each turn's, the newest screen first
         after = self._embedded([screen for screen in outputs.screens if screen is not None])
         sizes = [prompt.media[0].size for prompt in batch.prompts]
         actions = torch.stack([_places(one, size) for one, size in zip(outputs.actions, sizes, strict=True)])
         words = hashed_words([_words(action) for action in outputs.actions], self.words)
         examples = torch.cat([before, words, actions, after], 1)
-        if not self.is_ready:
-            return torch.zeros(len(batch)), examples
-        return self._distances(self.network_on(torch.device("cpu")), examples), examples
+        network = self.network_on(torch.device("cpu")) if self.is_ready else None
+        return self._distances(network, examples), examples
 
     def _embedded(self, screens: list[Picture]) -> Tensor:
         """Returns the embeddings [n, D] of screens, each by itself since sizes may differ."""
@@ -112,10 +112,11 @@ class Curiosity(FittedReward, Checked):
     def _size(self, width: int) -> int:
         return (width - self.words - PLACES) // 2
 
-    def _distances(self, network: nn.Module, examples: Tensor) -> Tensor:
+    def _distances(self, network: nn.Module | None, examples: Tensor) -> Tensor:
+        """Returns 1 - cos(predicted, actual) [n]; without a network nothing changes."""
         size = self._size(examples.shape[1])
         given, after = examples[:, :-size], examples[:, -size:]
-        predicted = given[:, :size] + network(given)
+        predicted = given[:, :size] if network is None else given[:, :size] + network(given)
         return 1 - nn.functional.cosine_similarity(predicted, after, dim=1)
 
 

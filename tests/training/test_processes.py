@@ -46,6 +46,15 @@ NFT: dict[str, Any] = {
     "advantage": advantage("batch"),
 }
 
+# a few steps at a low rate, since its Adam magnifies rounding
+SURROGATE: dict[str, Any] = {
+    "name": "latent_surrogate",
+    "reward": {"name": "my_rewards:Redness"},
+    "warm_up": 1,
+    "fit_steps": 3,
+    "learning_rate": 1e-4,
+}
+
 CASES: dict[str, dict[str, Any]] = {
     "full, decision, batch": {"loss": grpo(normalise="decision"), "advantage": advantage("batch")},
     "full, sample, momentum": {"loss": grpo(normalise="sample", kl_coef=0.1), "optimizer": MOMENTUM},
@@ -81,6 +90,8 @@ CASES: dict[str, dict[str, Any]] = {
         "rewards": [{"name": "soft_shapes"}],
         "prompts": {"train": "lab:shapes/train", "held_out": "lab:shapes/held_out"},
     },
+    "fitted, from its second iteration on": {"rewards": [SURROGATE | {"every": 2}]},
+    "fitted, one empty process": {"rewards": [SURROGATE], "prompts_per_iteration": 1},
     "nft, full": NFT,
     "nft, lora": NFT | {"modality": LORA},
     "nft, one empty process": NFT | {"prompts_per_iteration": 1},
