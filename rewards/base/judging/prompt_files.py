@@ -27,7 +27,7 @@ LABELS: Mapping[str, str] = {  # by form: what a verdict is called where the fil
 }
 OF_GROUPS = ("ranking", "group_scores")  # forms whose question shows a whole group
 OF_LISTS = ("rubric", "constraints")  # forms whose question lists criteria
-_PLACE = re.compile(r"\{(prompt|answer|reference|criteria|answers|count|first|second|target\.\w+)\}")
+_PLACE = re.compile(r"\{(prompt|answer|before|reference|criteria|answers|count|first|second|target\.\w+)\}")
 
 
 @dataclass(frozen=True)
