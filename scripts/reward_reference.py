@@ -36,7 +36,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
         "image_similarity", "jpeg_size", "kept_outside_mask", "nsfw_penalty", "ocr_text", "pairwise_judge",
         "pick_score", "siglip_score", "vqa_score",
     ),
-    "Judges that write": ("text_judge", "vlm_judge"),
+    "Judges that write": ("segment_judge", "text_judge", "vlm_judge"),
     "Video": (
         "dynamic_degree", "flicker", "frame_mean", "frame_similarity", "motion_smoothness", "subject_consistency",
         "video_align",
