@@ -47,7 +47,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
     ),
     "Wrappers": (
         "annealed", "cached", "clip_and_delta", "clip_range", "conditional", "constrained", "delta", "dithered",
-        "gated", "generate_then_score", "length_penalised", "par", "renormalised", "repeated", "router",
+        "gated", "generate_then_score", "length_penalised", "par", "progress", "renormalised", "repeated", "router",
         "running_normalised", "text_norm", "threshold", "trusted", "uncertainty_weighted", "unlikeliness", "weighted",
         "win_rate",
     ),

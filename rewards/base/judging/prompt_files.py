@@ -52,7 +52,9 @@ class JudgePrompt(Checked):
 
     The question may hold {prompt}, {answer}, {reference}, {target.FIELD}, {criteria} (a numbered list), and of whole
     groups {answers} (a numbered list) and {count}; of pairs {first} and {second}; of steps of an answer {before}. They
-    are filled in one pass: what stands in an answer fills nothing. Raises ValueError for settings that do not go together.
+    are filled in one pass: what stands in an answer fills nothing.
+
+    Raises ValueError for settings that do not go together.
     """
 
     form: Form  # of the verdict
