@@ -32,9 +32,9 @@ GROUPS: dict[str, tuple[str, ...]] = {  # all but those of `recipes.FIRST`, whic
         "MM-UPT", "No-Thinking-CLS-RL", "pPE", "PPR", "ProgRM", "Prompt-A-Video", "PromptEnhancer", "PURE",
         "Reasoning-SQL", "ReDit", "ReMax", "RewardAnything", "RLOO on turns", "RLVR across diverse domains",
         "RoboRefer", "S-GRPO", "SCST", "SE-GUI", "SEED-GRPO", "Seg-Zero", "Selective sample replay",
-        "Semantic encoder reward", "SPCT", "SPO-tree", "SRPO", "STAR-R1", "Step-GRPO", "Think-RM", "Time-R1",
-        "ToolRL", "TreeRL", "TreeRPO", "Trust-GRPO", "UI-R1", "Unlikeliness reward", "VideoChat-R1", "Vision-R1",
-        "Visual-RFT", "VL-RewardBench", "VLAA-Thinker", "VLM-R1", "VPO", "XRPO",
+        "Semantic encoder reward", "SPCT", "SPO-tree", "SRPO", "STAR-R1", "Step-GRPO", "Table2LaTeX-RL", "Think-RM",
+        "Time-R1", "ToolRL", "TreeRL", "TreeRPO", "Trust-GRPO", "UI-R1", "Unlikeliness reward", "VideoChat-R1",
+        "Vision-R1", "Visual-RFT", "VL-RewardBench", "VLAA-Thinker", "VLM-R1", "VPO", "XRPO",
     ),
     "Both": (
         "APA", "AsymRE", "CISPO", "CoPG", "DPO", "Dr. GRPO", "DRA-GRPO", "G-RA", "GDPO", "GMPO", "GPG", "GVPO", "HERON",
