@@ -95,7 +95,7 @@ def test_a_judge_is_asked_about_both_screens_in_the_same_words_and_once_about_ea
         questions: ClassVar[list[Question]] = []
 
         def ask(self, questions: Sequence[Question], seeds: Sequence[int]) -> list[Reply | UnansweredError]:
-            self.questions += questions
+            self.questions.extend(questions)
             return [Reply(f"Steps.\nProgress: {5 * (one.images[0].width - 4)}") for one in questions]
 
     inner = VlmJudge("agent_progress", of="screens")
