@@ -29,14 +29,14 @@ GROUPS: dict[str, tuple[str, ...]] = {
         "exact_answer", "finished", "format_tags", "grounded_boxes", "json_schema", "label_tree", "length_curve",
         "length_window", "majority_vote", "math_answer", "multiple_choice", "number", "overlong", "reference_steps",
         "repetition", "response_diversity", "rouge", "self_certainty", "semantic_similarity", "semantic_vote",
-        "text_f1", "tool_call", "vqa_soft", "wer",
+        "teds", "text_f1", "tool_call", "vqa_soft", "wer",
     ),
     "Images": (
         "aesthetic", "clip_score", "depth_consistency", "diversity", "geneval", "hps_v2", "image_reward",
         "image_similarity", "jpeg_size", "kept_outside_mask", "nsfw_penalty", "ocr_text", "pairwise_judge",
         "pick_score", "siglip_score", "vqa_score",
     ),
-    "Judges that write": ("text_judge", "vlm_judge"),
+    "Judges that write": ("segment_judge", "text_judge", "vlm_judge"),
     "Video": (
         "dynamic_degree", "flicker", "frame_mean", "frame_similarity", "motion_smoothness", "subject_consistency",
         "video_align",
@@ -48,7 +48,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
     "Learned in the run": ("curiosity", "latent_surrogate", "preference_head"),
     "Wrappers": (
         "annealed", "cached", "clip_and_delta", "clip_range", "conditional", "constrained", "delta", "dithered",
-        "gated", "generate_then_score", "length_penalised", "par", "renormalised", "repeated", "router",
+        "gated", "generate_then_score", "length_penalised", "par", "progress", "renormalised", "repeated", "router",
         "running_normalised", "text_norm", "threshold", "trusted", "uncertainty_weighted", "unlikeliness", "weighted",
         "win_rate",
     ),

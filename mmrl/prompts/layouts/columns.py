@@ -77,6 +77,11 @@ class Columns:
             "include": [{"class": "apple", "count": 1 + example.number % 4}],
             "page": f"A page that says {example.answer}.",
             "checks": ["body", ["body", "p"]],
+            # in both markups, of which each reader takes its own
+            "table": (
+                f"<table><tr><td>{example.answer}</td></tr></table> "
+                rf"\begin{{tabular}}{{c}}{example.answer}\end{{tabular}}"
+            ),
             "reference_scores": [-0.5, 0.5],
             "principle": "Short answers are better than long ones.",
             "criteria": [{"text": f"It says {example.answer}.", "weight": 3}, {"text": "It is polite."}],

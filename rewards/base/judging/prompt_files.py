@@ -27,7 +27,7 @@ LABELS: Mapping[str, str] = {  # by form: what a verdict is called where the fil
 }
 OF_GROUPS = ("ranking", "group_scores")  # forms whose question shows a whole group
 OF_LISTS = ("rubric", "constraints")  # forms whose question lists criteria
-_PLACE = re.compile(r"\{(prompt|answer|reference|criteria|answers|count|first|second|target\.\w+)\}")
+_PLACE = re.compile(r"\{(prompt|answer|before|reference|criteria|answers|count|first|second|target\.\w+)\}")
 
 
 @dataclass(frozen=True)
@@ -51,8 +51,10 @@ class JudgePrompt(Checked):
     """The content of a prompt file.
 
     The question may hold {prompt}, {answer}, {reference}, {target.FIELD}, {criteria} (a numbered list), and of whole
-    groups {answers} (a numbered list) and {count}; of pairs {first} and {second}. They are filled in one pass: what
-    stands in an answer fills nothing. Raises ValueError for settings that do not go together.
+    groups {answers} (a numbered list) and {count}; of pairs {first} and {second}; of steps of an answer {before}. They
+    are filled in one pass: what stands in an answer fills nothing.
+
+    Raises ValueError for settings that do not go together.
     """
 
     form: Form  # of the verdict

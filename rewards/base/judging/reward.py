@@ -196,7 +196,7 @@ class JudgeReward(Checked, ABC):
         criteria = [self._criteria(prompt) for prompt in batch.prompts]
         questions = [self._question(batch, row, {"criteria": numbered([one.text for one in criteria[row]])},
                                     count=len(criteria[row])) for row in count]  # fmt: skip
-        return _whole(self._values(questions, [self._reader(criteria[row]) for row in count], batch))
+        return whole(self._values(questions, [self._reader(criteria[row]) for row in count], batch))
 
     # ---- what a subclass shows
 
@@ -302,7 +302,7 @@ class JudgeReward(Checked, ABC):
         scores: list[float | UnansweredError] = [0.5] * len(batch)
         for member, value in zip(members, self._values(questions, readers, batch), strict=True):
             scores[member] = value
-        return _whole(scores)
+        return whole(scores)
 
     def _member_reader(self, count: int, place: int) -> Reader:
         """Returns how the score of the member at a place of the shown order is read."""
@@ -316,13 +316,13 @@ class JudgeReward(Checked, ABC):
         if self.compare == "reference":
             rows = list(range(len(batch)))
             found = self._preferences(batch, [(row, -1) for row in rows])
-            return _whole([found[row, -1] for row in rows])
+            return whole([found[row, -1] for row in rows])
         scores: list[float | UnansweredError] = [0.5] * len(batch)
         groups = [rows.tolist() for rows in batch.members()]
         if self.compare == "tournament":
             for row, rate in self._by_sorting(batch, groups).items():
                 scores[row] = rate
-            return _whole(scores)
+            return whole(scores)
         pairs = [pair for rows in groups for pair in self._pairs(batch, rows)]
         found = self._preferences(batch, pairs)
         read = {pair: value for pair, value in found.items() if not isinstance(value, UnansweredError)}
@@ -331,7 +331,7 @@ class JudgeReward(Checked, ABC):
                 scores[row] = mean
             elif failed := [value for pair, value in found.items() if row in pair]:
                 scores[row] = failed[0]  # none of its pairs has an answer
-        return _whole(scores)
+        return whole(scores)
 
     def _pairs(self, batch: RewardBatch, rows: list[int]) -> list[Pair]:
         if self.compare == "all" or len(rows) < 2:
@@ -414,7 +414,7 @@ def _share_of_yes(file: JudgePrompt, reply: Reply) -> float:
     return float(is_yes(_verdict_of(file, reply), file.words[:1], file.words[1:]))
 
 
-def _whole(values: Sequence[float | UnansweredError]) -> Tensor:
+def whole(values: Sequence[float | UnansweredError]) -> Tensor:
     """Returns all scores [B]; raises the first error among them."""
     for value in values:
         if isinstance(value, UnansweredError):
