@@ -32,11 +32,11 @@ GROUPS: dict[str, tuple[str, ...]] = {
         "text_f1", "tool_call", "vqa_soft", "wer",
     ),
     "Images": (
-        "aesthetic", "clip_score", "depth_consistency", "diversity", "geneval", "hps_v2", "image_reward",
-        "image_similarity", "jpeg_size", "kept_outside_mask", "nsfw_penalty", "ocr_text", "pairwise_judge",
-        "pick_score", "siglip_score", "vqa_score",
+        "aesthetic", "clip_score", "depth_consistency", "deqa", "diversity", "geneval", "geneval2", "hps_v2",
+        "image_reward", "image_similarity", "jpeg_size", "kept_outside_mask", "mps", "nsfw_penalty", "ocr_text",
+        "pairwise_judge", "pick_score", "siglip_score", "vision_reward", "vqa_score",
     ),
-    "Judges that write": ("text_judge", "vlm_judge"),
+    "Judges that write": ("text_judge", "unified_reward", "vlm_judge"),
     "Video": (
         "dynamic_degree", "flicker", "frame_mean", "frame_similarity", "motion_smoothness", "subject_consistency",
         "video_align",
