@@ -105,12 +105,15 @@ def weights(row: Mapping[str, Any]) -> str:
     """Returns the licence of a reward's default weights in words, from its row; an empty text where it loads none."""
     if row["license"] is None:
         return ""
+    name: str = row["license"]
     unstated = {"unknown": "unknown licence", "other": "terms of their own"}
     if row["commercial"]:
-        return unstated.get(row["license"], row["license"])
-    if row["license"] in unstated:
-        return f"{unstated[row['license']]}, not known to allow commercial use"
-    return f"{row['license']}, not for commercial use"
+        return unstated.get(name, name)
+    return (
+        f"{unstated[name]}, not known to allow commercial use"
+        if name in unstated
+        else f"{name}, not for commercial use"
+    )
 
 
 def _lab(name: str) -> dict[str, Any]:

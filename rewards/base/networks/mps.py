@@ -126,9 +126,9 @@ def attend(queries: Tensor, keys: Tensor, values: Tensor, head: int, is_seen: Te
     `is_seen`: [B, M] bool, which keys count; None: all.
     """
     heads = queries.unflatten(-1, (-1, head)).transpose(1, 2)  # [B, h, N, head]
-    shared = [one[:, None].expand(-1, heads.shape[1], -1, -1) for one in (keys, values)]
+    keys, values = (one[:, None].expand(-1, heads.shape[1], -1, -1) for one in (keys, values))
     mask = None if is_seen is None else is_seen[:, None, None]
-    return scaled_dot_product_attention(heads, *shared, attn_mask=mask).transpose(1, 2).flatten(2)
+    return scaled_dot_product_attention(heads, keys, values, attn_mask=mask).transpose(1, 2).flatten(2)
 
 
 def gated(numbers: Tensor) -> Tensor:

@@ -38,7 +38,7 @@ def two_of_a_group() -> RewardBatch:
     images = random_images(random.Random(0), 2)
     videos = torch.stack([random_images(random.Random(seed), 4) for seed in (1, 2)])
     outputs = Outputs(images=images, videos=videos, texts=("A cat.", "A dog, I think."))
-    media = shown(random_images(random.Random(3), 1)) * 2
+    media = [*shown(random_images(random.Random(3), 1))] * 2
     return make_batch(outputs, ["What is it?"] * 2, group_size=2, media=media)
 
 

@@ -43,8 +43,8 @@ def three_images() -> Tensor:
     return (torch.rand(3, 3, 32, 40, generator=torch.Generator().manual_seed(0)) * 255).round() / 255
 
 
-def batch_of(**outputs: Tensor) -> RewardBatch:
-    return make_batch(Outputs(**outputs), TEXTS)
+def batch_of(images: Tensor | None = None, videos: Tensor | None = None) -> RewardBatch:
+    return make_batch(Outputs(images=images, videos=videos), TEXTS)
 
 
 def says(reward: VisionReward, yes: Sequence[float], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -66,8 +66,9 @@ def test_images_score_as_the_published_program_does(folder: Path, monkeypatch: p
     """30 questions, 3 of them masks, and 28 weights: the arithmetic of inference-image.py, written out."""
     rng = random.Random(0)
     yes = [[round(rng.random(), 3) for _ in range(31)] for _ in TEXTS]  # the alignment first
-    weights = {"coef": [[rng.gauss(0, 1) for _ in range(28)]], "intercept": [0.25]}
-    reward = ready(folder, [f"Is part {number} right?" for number in range(30)], weights)
+    weights = [rng.gauss(0, 1) for _ in range(28)]
+    checklist = [f"Is part {number} right?" for number in range(30)]
+    reward = ready(folder, checklist, {"coef": [weights], "intercept": [0.25]})
     says(reward, [one for own in yes for one in own], monkeypatch)
     expected = []
     for own in yes:
@@ -76,7 +77,7 @@ def test_images_score_as_the_published_program_does(folder: Path, monkeypatch: p
             for line in lines:
                 answers[line] *= int(answers[mask] > 0)
         features = [own[0], *answers[3:]]
-        expected.append(sum(c * one for c, one in zip(weights["coef"][0], features, strict=True)) + 0.25)
+        expected.append(sum(c * one for c, one in zip(weights, features, strict=True)) + 0.25)
     torch.testing.assert_close(reward.score(batch_of(images=three_images())), torch.tensor(expected))
 
 

@@ -41,7 +41,9 @@ def slow_scores(reward: Mps, images: Tensor) -> list[float]:
     tokenizer, processor = CLIPTokenizer.from_pretrained(reward.base), CLIPImageProcessor.from_pretrained(reward.base)
 
     def tokens_of(text: str) -> Tensor:
-        return tokenizer(text, padding="max_length", truncation=True, max_length=77, return_tensors="pt").input_ids
+        tokens = tokenizer(text, padding="max_length", truncation=True, max_length=77, return_tensors="pt").input_ids
+        assert isinstance(tokens, Tensor)
+        return tokens
 
     def layer(image: Tensor, prompt: Tensor, is_seen: Tensor, number: int) -> Tensor:
         part = {name.split(f"layers.{number}.")[1]: one for name, one in weights.items() if f"layers.{number}." in name}
