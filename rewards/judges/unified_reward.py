@@ -47,6 +47,8 @@ class UnifiedReward(VlmJudge):
     task: Task = "image"  # what is judged, and how: pictures, videos, or answers about the prompt's first image
     think: bool = False  # whether pairs are compared with reasons, by UnifiedReward-Think
 
+    # or videos, or texts and the prompt's image; a service where a judge has a url
+    needs: ClassVar[frozenset[str]] = frozenset({"images", "model"})
     source: ClassVar[str] = "Wang et al. 2025 (UnifiedReward), arXiv 2503.05236, arXiv 2505.03318"
     license: ClassVar[License] = License("MIT", commercial=True)  # CodeGoat24/UnifiedReward-7b and -qwen-32b
 

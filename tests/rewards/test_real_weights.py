@@ -19,7 +19,8 @@ def sign(text: str) -> torch.Tensor:
     """[3, 160, 480]: black letters on white."""
     image = Image.new("RGB", (480, 160), "white")
     ImageDraw.Draw(image).text((30, 50), text, fill="black", font=ImageFont.load_default(48))
-    return pil_to_tensor(image).float() / 255
+    pixels: torch.Tensor = pil_to_tensor(image)
+    return pixels.float() / 255
 
 
 @pytest.mark.slow
