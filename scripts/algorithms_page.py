@@ -22,7 +22,7 @@ GROUPS: dict[str, tuple[str, ...]] = {  # all but those of `recipes.FIRST`, whic
         "MixGRPO-Flash", "MJ-Bench", "Multi-Reward as Condition", "Neighbor GRPO", "OneReward", "PEPG", "PRDP",
         "Precise", "Pref-GRPO", "Preference As Reward", "RAFT", "ReFL", "REINFORCE", "Reward model ensembles",
         "Reward-weighted regression", "RewardDance", "RLCM", "Seedance 1.0", "SPIN-Diffusion", "Supervised fine-tuning",
-        "SVDD", "TempFlow-GRPO", "UnifiedReward-Think", "VADER",
+        "SVDD", "TempFlow-GRPO", "UnifiedReward", "UnifiedReward-Think", "VADER", "VisionReward",
     ),
     "Answers, clicks and turns": (
         "1-shot RLVR", "ACTIVE-O3", "AgentCPM-GUI", "BLEUBERI", "BRPO", "CGPO", "ChestX-Reasoner", "Clip and Delta",

@@ -4,7 +4,8 @@ compositions_*.txt: objects with colours, counts and places, for pictures. motio
 place and a camera, for videos. geneval_*.jsonl: compositions of objects that detectors of COCO know, with the metadata
 that the reward `geneval` reads. contrasts_*.jsonl: counts of coloured objects, each with prompts that differ in one of
 these or in all, for the reward `text_norm`. texts_*.txt: things that bear a text, which stands in quotes for the
-reward `ocr_text`.
+reward `ocr_text`. atoms_*.jsonl: numbers of coloured objects at a place, with a question and its answer for each thing
+that is asked for, for the reward `geneval2`.
 """
 
 import json
@@ -172,6 +173,34 @@ def contrasts() -> list[str]:
     return rows
 
 
+def atoms() -> list[str]:
+    """Rows of one group of objects to three, with questions and answers about each, in the form of GenEval 2."""
+    random = Random(0)
+    words = ("a", *COUNTS)
+    rows: dict[str, str] = {}
+    while len(rows) < sum(SIZES.values()):
+        nouns = random.sample(OBJECTS, random.choice((1, 2, 3)))
+        parts = [(random.choice(words), random.choice(("", *COLOURS)), noun) for noun in nouns]
+        place = random.choice(PLACES)
+        names = [noun if count == "a" else plural(noun) for count, _, noun in parts]
+        texts = [
+            article(f"{colour} {name}".strip()) if count == "a" else f"{count} {colour} {name}".replace("  ", " ")
+            for (count, colour, _), name in zip(parts, names, strict=True)
+        ]
+        questions = []
+        for (count, colour, noun), name in zip(parts, names, strict=True):
+            is_one = count == "a"
+            questions.append([f"Is there {article(noun)}?" if is_one else f"Are there {name}?", "Yes"])
+            questions.append([f"How many {plural(noun)} are there?", "one" if is_one else count])
+            questions += [[f"{'Is' if is_one else 'Are'} the {name} {colour}?", "Yes"]] if colour else []
+        if len(parts) > 1:
+            is_one = parts[0][0] == "a"
+            questions.append([f"{'Is' if is_one else 'Are'} the {names[0]} {place} the {names[1]}?", "Yes"])
+        text = " and ".join([f" {place} ".join(texts[:2]), *texts[2:]])
+        rows[text] = json.dumps({"prompt": f"a photo of {text}", "vqa_list": questions})
+    return list(rows.values())
+
+
 def main() -> None:
     folder = Path(__file__).parents[1] / "configs" / "prompts"
     kinds = {
@@ -180,6 +209,7 @@ def main() -> None:
         "texts_{}.txt": texts(),
         "geneval_{}.jsonl": scenes(),
         "contrasts_{}.jsonl": contrasts(),
+        "atoms_{}.jsonl": atoms(),
     }
     for file, prompts in kinds.items():
         for name, size in SIZES.items():

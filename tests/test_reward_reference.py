@@ -74,7 +74,7 @@ def test_the_table_at_a_glance_has_a_row_for_every_reward_with_its_range_and_lic
     cells = {name: [cell.strip() for cell in rest.split("|")] for name, rest in found}
     assert sorted(cells) == plugins.names("rewards")
     assert cells["clip_score"][1:] == ["-1 to 1", "MIT"]
-    assert cells["aesthetic"][1:] == ["any", "unknown licence"]
+    assert cells["aesthetic"][1:] == ["any", "Apache-2.0"]
     assert cells["jpeg_size"][1:] == ["up to 0", ""]
     assert cells["cached"][1:] == ["the inner one's", ""]
     groups = re.findall(r"^\| \*\*(.+)\*\* \| \| \| \|$", glance, re.M)
@@ -87,7 +87,7 @@ def test_the_licence_of_weights_stands_with_the_reward_that_loads_them() -> None
     for row in listing.rows("rewards"):
         (facts,) = re.findall(r"^\*(.*; source: .*)\.\*$", found[row["name"]], re.M)
         assert ("; weights: " in facts) == (row["license"] is not None), row["name"]
-    assert "; weights: terms of their own; source: Ghosh" in found["geneval"]
+    assert "; weights: CC-BY-NC-4.0, not for commercial use; source: Ghosh" in found["geneval"]
 
 
 def test_a_reward_without_a_group_and_a_group_without_its_reward_are_errors(

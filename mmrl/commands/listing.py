@@ -105,8 +105,15 @@ def weights(row: Mapping[str, Any]) -> str:
     """Returns the licence of a reward's default weights in words, from its row; an empty text where it loads none."""
     if row["license"] is None:
         return ""
-    terms = {"unknown": "unknown licence", "other": "terms of their own"}.get(row["license"], row["license"])
-    return f"{terms}, not for commercial use" if row["commercial"] is False else terms
+    name: str = row["license"]
+    unstated = {"unknown": "unknown licence", "other": "terms of their own"}
+    if row["commercial"]:
+        return unstated.get(name, name)
+    return (
+        f"{unstated[name]}, not known to allow commercial use"
+        if name in unstated
+        else f"{name}, not for commercial use"
+    )
 
 
 def _lab(name: str) -> dict[str, Any]:

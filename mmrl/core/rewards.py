@@ -59,10 +59,14 @@ class RewardBatch:
 
 @dataclass(frozen=True)
 class License:
-    """The licence of published weights, as their model card or repository says, and what it allows."""
+    """The licence of published weights, as their model card or repository says, and what it allows.
+
+    `commercial` is False where commercial use is not known to be allowed: where the terms forbid it, where there are
+    none, and where they are those of a model or a file that the config names.
+    """
 
     name: str  # such as "MIT"; "unknown" where they say nothing, "other" for terms of their own
-    commercial: bool | None  # whether it allows commercial use; None: unknown
+    commercial: bool  # whether it is known to allow commercial use
 
 
 @runtime_checkable

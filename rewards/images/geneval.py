@@ -68,8 +68,8 @@ class Geneval(Checked):
     differentiable: ClassVar[bool] = False
     needs: ClassVar[frozenset[str]] = frozenset({"images", "target.include", "model"})
     batch_size: ClassVar[int | None] = 16
-    license: ClassVar[License] = License("other", commercial=None)  # the model card of the detector; CLIP has MIT
-
+    # the model zoo of facebookresearch/Mask2Former; the card of the converted weights says "other"; CLIP has MIT
+    license: ClassVar[License] = License("CC-BY-NC-4.0", commercial=False)
     form: Form = "graded"  # how the scene is scored; Flow-GRPO trains with graded
     detector: str = "facebook/mask2former-swin-small-coco-instance"  # hub name or folder of the detector
     clip: str = "openai/clip-vit-large-patch14"  # hub name, open_clip name or folder of the CLIP that judges colours

@@ -30,9 +30,8 @@ class Aesthetic:
     differentiable: ClassVar[bool] = True
     needs: ClassVar[frozenset[str]] = frozenset({"images", "model"})
     batch_size: ClassVar[int | None] = 64
-    license: ClassVar[License] = License(
-        "unknown", commercial=None
-    )  # the model card of the head names none; CLIP has MIT
+    # that of the repository, which holds the head; CLIP has MIT
+    license: ClassVar[License] = License("Apache-2.0", commercial=True)
 
     model: str = "openai/clip-vit-large-patch14"  # hub name or folder of the CLIP that the head was trained on
     # weights of the head: a file, or owner/repository/file on the hub

@@ -33,7 +33,7 @@ class PickScore(Checked):
     differentiable: ClassVar[bool] = True
     needs: ClassVar[frozenset[str]] = frozenset({"images", "model"})
     batch_size: ClassVar[int | None] = 64
-    license: ClassVar[License] = License("unknown", commercial=None)  # the model card names none
+    license: ClassVar[License] = License("unknown", commercial=False)  # the card names none; MIT is that of the code
 
     model: str = "yuvalkirstain/PickScore_v1"  # hub name or folder
     # hub name or folder of tokenizer and preprocessing; this is the paper's; null: where the model is

@@ -11,7 +11,7 @@ from typing import Annotated, ClassVar, Self
 from pydantic import Field
 from torch import Tensor
 
-from mmrl.core.contracts import ConfigError, Granularity, Placement, RewardBatch
+from mmrl.core.contracts import ConfigError, Granularity, License, Placement, RewardBatch
 from mmrl.core.data import Prompt
 from mmrl.parsing.answers import shown
 
@@ -73,6 +73,7 @@ class Cider(TagReward):
     differentiable: ClassVar[bool] = False
     needs: ClassVar[frozenset[str]] = frozenset({"texts", "target.answer", "model"})
     batch_size: ClassVar[int | None] = None
+    license: ClassVar[License] = License("other", commercial=False)  # no weights: the terms of the file `corpus`
 
     column: str = "answer"  # key of the references in a line of the corpus
     # standard deviation of the penalty of length, in words; the paper's

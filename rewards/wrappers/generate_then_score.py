@@ -13,6 +13,7 @@ from torch import Tensor
 
 from mmrl.core.contracts import (
     Closing,
+    License,
     Modality,
     Placement,
     Reader,
@@ -74,6 +75,8 @@ class GenerateThenScore(RewardWrapper):
         "Cheng et al. 2025 (VPO), arXiv 2503.20491"
     )
     needs: ClassVar[frozenset[str]] = frozenset({"texts", "model"})  # beside those of the inner reward
+    # there is no default: the terms of the generator that the config names
+    license: ClassVar[License] = License("other", commercial=False)
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -101,8 +101,11 @@ def test_a_list_of_rewards_says_what_each_is(cli: CommandLine) -> None:
     shown = cli("list", "rewards").out
     assert "judges each sample; 0 to 1; needs images; " + shapes["source"] in shown
     assert f"64 at once; weights: Apache-2.0; {rows['hps_v2']['source']}" in shown
-    assert f"64 at once; weights: unknown licence; {rows['pick_score']['source']}" in shown
-    assert f"16 at once; weights: terms of their own; {rows['geneval']['source']}" in shown
+    assert (
+        f"64 at once; weights: unknown licence, not known to allow commercial use; {rows['pick_score']['source']}"
+        in shown
+    )
+    assert f"16 at once; weights: CC-BY-NC-4.0, not for commercial use; {rows['geneval']['source']}" in shown
     assert "wraps another reward, whose range and needs count too; " + rows["cached"]["source"] in shown
 
 

@@ -71,15 +71,16 @@ def test_a_reward_without_ends_has_none_in_its_range() -> None:
 def test_a_reward_that_loads_weights_names_their_licence_and_no_other_does() -> None:
     rows = listing.rows("rewards")
     licensed = {row["name"]: (row["license"], row["commercial"]) for row in rows if row["license"] is not None}
-    # cider counts words, without weights; the generator of the other is what the config names
-    loading = {row["name"] for row in rows if "model" in row["needs"]} - {"cider", "generate_then_score"}
+    loading = {row["name"] for row in rows if "model" in row["needs"]}
     assert loading <= set(licensed)
     for name in licensed:  # weights have a name on the hub, or come with a package
         text = (ROOT / inspect.getfile(plugins.find("rewards", name))).read_text(encoding="utf-8")
         assert '"model"' in text, name
+    assert all(name and commercial in (True, False) for name, commercial in licensed.values()), "never null"
     assert licensed["clip_score"] == ("MIT", True)
-    assert licensed["pick_score"] == ("unknown", None), "a card without a licence allows nothing that can be stated"
-    assert all((commercial is None) == (name in ("unknown", "other")) for name, commercial in licensed.values())
+    assert licensed["geneval"] == ("CC-BY-NC-4.0", False), "the model zoo of Mask2Former"
+    assert licensed["pick_score"] == ("unknown", False), "a card without a licence is not known to allow anything"
+    assert not any(commercial for name, commercial in licensed.values() if name in ("unknown", "other"))
     assert all(row["commercial"] is None for row in rows if row["license"] is None)
 
 
@@ -89,8 +90,9 @@ def test_a_reward_that_loads_weights_names_their_licence_and_no_other_does() -> 
         ({"license": None, "commercial": None}, ""),
         ({"license": "MIT", "commercial": True}, "MIT"),
         ({"license": "CC-BY-NC-4.0", "commercial": False}, "CC-BY-NC-4.0, not for commercial use"),
-        ({"license": "unknown", "commercial": None}, "unknown licence"),
-        ({"license": "other", "commercial": None}, "terms of their own"),
+        ({"license": "unknown", "commercial": False}, "unknown licence, not known to allow commercial use"),
+        ({"license": "other", "commercial": False}, "terms of their own, not known to allow commercial use"),
+        ({"license": "other", "commercial": True}, "terms of their own"),
     ],
 )
 def test_a_licence_in_words(row: dict[str, Any], words: str) -> None:

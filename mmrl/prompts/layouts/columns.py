@@ -75,6 +75,7 @@ class Columns:
             "findings": {example.name: "present"},
             "calls": [{"name": "click", "arguments": {"x": example.point[0], "y": example.point[1]}}],
             "include": [{"class": "apple", "count": 1 + example.number % 4}],
+            "vqa_list": [[f"Is there an {example.name}?", "Yes"], ["How many?", example.answer]],
             "page": f"A page that says {example.answer}.",
             "checks": ["body", ["body", "p"]],
             # in both markups, of which each reader takes its own

@@ -48,9 +48,7 @@ class LocalJudge:
 
     def _tokens_of(self, word: str) -> list[int]:
         """Returns the tokens that spell a word alone. Raises ConfigError where this model has none."""
-        spelt = {space + form for form in (word, word.lower(), word.capitalize(), word.upper()) for space in ("", " ")}
-        found = [self._tokenizer.encode(form, add_special_tokens=False) for form in sorted(spelt)]
-        tokens = sorted({one[0] for one in found if len(one) == 1})
+        tokens = self._vlm.spellings(word)
         if not tokens:
             raise ConfigError(f"the word {word!r} must be one token of the judge {self._settings.model!r}, and is none")
         return tokens

@@ -260,7 +260,8 @@ class JudgeReward(Checked, ABC):
         assert self._panel is not None, "prepare comes before score"
         return self._panel.values(questions, readers, batch.iteration)
 
-    def _verdict(self, reply: Reply) -> Any:
+    def verdict(self, reply: Reply) -> Any:
+        """Returns the verdict that a written reply ends with. Raises UnansweredError where there is none."""
         return _verdict_of(self._file, reply)
 
     def _reader(self, criteria: Sequence[Criterion]) -> Reader:
@@ -268,15 +269,15 @@ class JudgeReward(Checked, ABC):
         low, high = self._file.scale
         readers: dict[str, Reader] = {
             "number": lambda reply: (
-                level_of(self._verdict(reply), self._file.levels)
+                level_of(self.verdict(reply), self._file.levels)
                 if self._file.levels
-                else scaled(number_of(self._verdict(reply), low, high), low, high)
+                else scaled(number_of(self.verdict(reply), low, high), low, high)
             ),
             "yes_no": lambda reply: _share_of_yes(self._file, reply),
             "rubric": lambda reply: rubric_score(
-                criteria, [scaled(one, low, high) for one in numbers_of(self._verdict(reply), len(criteria), low, high)]
+                criteria, [scaled(one, low, high) for one in numbers_of(self.verdict(reply), len(criteria), low, high)]
             ),
-            "constraints": lambda reply: float(all(choices_of(self._verdict(reply), len(criteria)))),
+            "constraints": lambda reply: float(all(choices_of(self.verdict(reply), len(criteria)))),
         }
         return readers[self._file.form]
 
@@ -309,8 +310,8 @@ class JudgeReward(Checked, ABC):
         low, high = self._file.scale
         if self._file.form == "ranking":
             last = max(count - 1, 1)
-            return lambda reply: 1 - places_of(self._verdict(reply), count)[place] / last if count > 1 else 0.5
-        return lambda reply: scaled(numbers_of(self._verdict(reply), count, low, high)[place], low, high)
+            return lambda reply: 1 - places_of(self.verdict(reply), count)[place] / last if count > 1 else 0.5
+        return lambda reply: scaled(numbers_of(self.verdict(reply), count, low, high)[place], low, high)
 
     def _by_pairs(self, batch: RewardBatch) -> Tensor:
         if self.compare == "reference":
@@ -370,7 +371,7 @@ class JudgeReward(Checked, ABC):
         words = self._file.words
         orders = [order for first, second in pairs for order in ((first, second), (second, first))]
         questions = [self._pair_question(batch, *order) for order in orders]
-        readers: list[Reader] = [lambda reply: preference_of(self._verdict(reply), *words)] * len(questions)
+        readers: list[Reader] = [lambda reply: preference_of(self.verdict(reply), *words)] * len(questions)
         values = self._values(questions, readers, batch)
         found: dict[Pair, float | UnansweredError] = {}
         for pair, one, other in zip(pairs, values[::2], values[1::2], strict=True):

@@ -50,6 +50,15 @@ class Vlm:
             )
         return int(tokens[0])
 
+    def spellings(self, word: str) -> list[int]:
+        """Returns the tokens that spell a word alone, with or without a space before it and whatever its capitals.
+
+        There are none where every spelling takes several tokens.
+        """
+        spelt = {space + form for form in (word, word.lower(), word.capitalize(), word.upper()) for space in ("", " ")}
+        found = [self.tokenizer.encode(form, add_special_tokens=False) for form in spelt]
+        return sorted({one[0] for one in found if len(one) == 1})
+
     @torch.no_grad()
     def log_probs(self, images: "Sequence[Sequence[Image]]", questions: Sequence[str], tokens: Sequence[int]) -> Tensor:
         """Returns [B, n] float32: log-probs that the answers to B questions begin with each of n tokens.
@@ -57,16 +66,50 @@ class Vlm:
         The images of a question stand before it, in their order. Raises ValueError where the processor cannot join
         images and questions, such as one with a mark for an image.
         """
+        return self._first_log_probs(images, questions, "")[:, list(tokens)]
+
+    @torch.no_grad()
+    def word_log_probs(
+        self,
+        images: "Sequence[Sequence[Image]]",
+        questions: Sequence[str],
+        words: Sequence[Sequence[Sequence[int]]],
+        *,
+        start: str = "",
+        at_once: int = 8,
+    ) -> Tensor:
+        """Returns [B, n] float32: log-probs of n words, of which each is any of several tokens.
+
+        Args:
+            images: those of each question. questions: B texts. words: for each question n lists of tokens.
+            start: what the answer begins with; the words follow on it. at_once: questions in one forward pass.
+        """
+        rows: list[Tensor] = []
+        for first in range(0, len(questions), at_once):
+            part = slice(first, first + at_once)
+            log_probs = self._first_log_probs(images[part], questions[part], start)  # [b, V]
+            for row, own in zip(log_probs, words[part], strict=True):
+                rows.append(torch.stack([row[list(tokens)].logsumexp(0) for tokens in own]))
+        return torch.stack(rows).clamp_max(0)  # a sum of probabilities may round to more than 1
+
+    def _first_log_probs(self, images: "Sequence[Sequence[Image]]", questions: Sequence[str], start: str) -> Tensor:
+        """Returns [B, V] float32: the log-probs of the token after `start` in the answers to B questions."""
         chats = [
             [{"role": "user", "content": [{"type": "image"}] * len(shown) + [{"type": "text", "text": question}]}]
             for shown, question in zip(images, questions, strict=True)
         ]
-        return self.next_log_probs(self.inputs(chats, images, "right"))[:, list(tokens)]
+        return self.next_log_probs(self.inputs(chats, images, "right", start))
 
-    def inputs(self, chats: Sequence[Any], images: "Sequence[Sequence[Image]]", side: Literal["left", "right"]) -> Any:
-        """Returns the inputs of B chats and their images on the model's device, padded on a side."""
+    def inputs(
+        self, chats: Sequence[Any], images: "Sequence[Sequence[Image]]", side: Literal["left", "right"], start: str = ""
+    ) -> Any:
+        """Returns the inputs of B chats and their images on the model's device, padded on a side.
+
+        `start`: what each answer begins with.
+        """
         texts: list[str] = [
-            self.processor.apply_chat_template(chat, add_generation_prompt=True, tokenize=False) for chat in chats
+            self.processor.apply_chat_template(chat, add_generation_prompt=True, tokenize=False) + start
+            for chat in chats
         ]
         start = self.tokenizer.bos_token
         is_opened = start is not None and texts[0].startswith(start)  # by the template; the tokenizer would again
