@@ -52,6 +52,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
         "unlikeliness", "weighted", "win_rate",
     ),
     "A function of your own": ("python",),
+    "On another machine": ("http",),
 }  # fmt: skip
 HEAD = """# Every reward
 
