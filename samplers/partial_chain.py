@@ -12,7 +12,6 @@ from mmrl.plans.flow import Plan, Step
 from .base.flow import FlowPolicy, FlowSampler, rounded_share
 from .base.kernels import ode
 
-
 Share = Annotated[float, Field(gt=0, le=1)]
 
 
@@ -31,11 +30,11 @@ class PartialChain(FlowSampler):
     of [0.001, 0.2] of 1000 steps. A range of strengths gives each group its own number of steps, uniform between the
     two, and needs `is_one_step`: the groups of a rollout make equally many steps.
 
-    The layouts `given_images` and `given_videos` read such data, and `edit` where a row has `edited`. Evaluation on prompts without them takes a sampler of
-    its own, such as `ode`.
+    The layouts `given_images` and `given_videos` read such data, and `edit` where a row has `edited`. Evaluation on
+    prompts without them takes a sampler of its own, such as `ode`.
     """
 
-    # Share of the steps that are made, rounded down, at least one; with `is_one_step` also a range, such as [0.001, 0.2].
+    # Share of the steps that are made, rounded down, at least one; with `is_one_step` also a range: [0.001, 0.2].
     strength: Share | tuple[Share, Share] = 0.6
     is_one_step: bool = False  # the last level follows on the first: the clean output that is predicted there
 

@@ -45,8 +45,8 @@ class EdgeConsistency(Checked):
 
     edges: Edges = "canny"  # what finds edges
     against: Source = "map"  # what is compared with: `map`, `picture` or `given`
-    # hed, lineart: file of the weights, here or owner/repository/file on the hub; null: ControlNetHED.pth or sk_model.pth
-    # of lllyasviel/Annotators. canny has none
+    # hed, lineart: file of the weights, here or owner/repository/file on the hub; null: ControlNetHED.pth or
+    # sk_model.pth of lllyasviel/Annotators. canny has none
     model: str | None = None
     _find: Callable[[Tensor], Tensor] | None = field(default=None, init=False, repr=False, compare=False)
 

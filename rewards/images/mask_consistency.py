@@ -27,15 +27,15 @@ class MaskConsistency(Checked):
     """mean log p(class) over the labelled pixels, at most 0 and unbounded below; p is a segmentation of the image.
 
     The segmentation reward of ControlNet++ (Li et al. 2024, arXiv 2404.07987, section 3.2; train/reward_control.py and
-    utils.py), whose loss is its negative, the cross-entropy at the size of the logits. Theirs is mmsegmentation's UperNet
-    with ResNet-50; transformers has UperNet with other trunks, trained on the same 150 classes of ADE20K. The image
-    keeps its size, ImageNet's mean and deviation are taken off.
+    utils.py), whose loss is its negative, the cross-entropy at the size of the logits. Theirs is mmsegmentation's
+    UperNet with ResNet-50; transformers has UperNet with other trunks, trained on the same 150 classes of ADE20K. The
+    image keeps its size, ImageNet's mean and deviation are taken off.
 
-    What is compared with: `map`, the prompt's image of the role `control`, a label map. Its numbers are grey levels, or,
-    with a `palette`, those of the nearest colours; number `first_class` is the model's class 0, and numbers of no class
-    are not counted (ADE20K: 0 for what is in no class). `picture` and `given`: the classes that the network itself finds
-    most likely in the prompt's picture to edit, or in the picture that the data brings. Label maps are resized to the
-    logits by the nearest pixel.
+    What is compared with: `map`, the prompt's image of the role `control`, a label map. Its numbers are grey levels,
+    or, with a `palette`, those of the nearest colours; number `first_class` is the model's class 0, and numbers of no
+    class are not counted (ADE20K: 0 for what is in no class). `picture` and `given`: the classes that the network
+    itself finds most likely in the prompt's picture to edit, or in the picture that the data brings. Label maps are
+    resized to the logits by the nearest pixel.
 
     The published code computes in the run's precision, here it is float32.
     """

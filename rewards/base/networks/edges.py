@@ -1,4 +1,4 @@
-"""Edges of images with a gradient to the images: Canny's magnitudes, HED, line drawings; and random networks of both."""
+"""Edges of images, with a gradient to the images: Canny's magnitudes, HED, line drawings; and random networks."""
 
 import math
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""MTCNN: the places of faces in an image, by three small networks with the names of facenet-pytorch; and random ones."""
+"""MTCNN: the places of faces in an image, by three small networks with facenet-pytorch's names; and random ones."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -188,7 +188,7 @@ FILES = ("pnet.pt", "rnet.pt", "onet.pt")
 def load_face_detector(
     folder: str, thresholds: tuple[float, float, float], min_side: int, device: torch.device
 ) -> FaceDetector:
-    """Loads the three networks from `FILES` of a folder, here or on the hub; raises ConfigError where one is missing."""
+    """Loads the networks from `FILES` of a folder, here or on the hub; raises ConfigError where one is missing."""
     networks = ProposalNet(), RefineNet(), OutputNet()
     for name, network in zip(FILES, networks, strict=True):
         file = find_file("face detector", f"{folder}/{name}")

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import normalize
+from torch.nn.functional import interpolate, normalize
 
 from .checkpoints import find_file, put_weights, read_weights
 from .tiny import randomise
@@ -12,12 +12,13 @@ from .tiny import randomise
 SIDE = 160  # pixels that it sees
 FIRST = "conv2d_1a.conv.weight"  # has 32 channels in the published network
 NARROW = 8  # the channels of a tiny one are divided by it
+Size = int | tuple[int, int]  # of a kernel
 
 
 class BasicConv2d(nn.Module):
     """A convolution without bias, normalisation and ReLU."""
 
-    def __init__(self, given: int, width: int, size: int | tuple[int, int], stride: int = 1, *, pads: bool = False) -> None:
+    def __init__(self, given: int, width: int, size: Size, stride: int = 1, *, pads: bool = False) -> None:
         super().__init__()
         sizes = (size, size) if isinstance(size, int) else size
         padding = (sizes[0] // 2, sizes[1] // 2) if pads else 0
@@ -27,9 +28,6 @@ class BasicConv2d(nn.Module):
     def forward(self, features: Tensor) -> Tensor:
         normed: Tensor = self.bn(self.conv(features))
         return normed.relu()
-
-
-Size = int | tuple[int, int]
 
 
 def _branch(given: int, *layers: tuple[int, Size]) -> nn.Module:
@@ -42,7 +40,9 @@ def _branch(given: int, *layers: tuple[int, Size]) -> nn.Module:
 class Residual(nn.Module):
     """x + scale * conv2d(branches of x), with a ReLU behind unless it is the last."""
 
-    def __init__(self, width: int, inner: int, scale: float, sizes: tuple[tuple[Size, ...], ...], *, is_last: bool = False):
+    def __init__(
+        self, width: int, inner: int, scale: float, sizes: tuple[tuple[Size, ...], ...], *, is_last: bool = False
+    ) -> None:
         super().__init__()
         self.scale, self.is_last, self.num_branches = scale, is_last, len(sizes)
         for number, branch in enumerate(sizes):
@@ -124,9 +124,16 @@ def load_facenet(name: str, device: torch.device) -> InceptionResnetV1:
 
 
 def write_tiny_facenet(file: Path, seed: int) -> None:
-    """Writes a random network with an eighth of the channels."""
+    """Writes a random network with an eighth of the channels, normalised so that it tells faces apart."""
     file.parent.mkdir(parents=True, exist_ok=True)
     with torch.random.fork_rng(devices=[]):  # the constructor draws weights that are drawn anew
         network = InceptionResnetV1(NARROW)
-    randomise(network, torch.Generator().manual_seed(seed))
+    generator = torch.Generator().manual_seed(seed)
+    randomise(network, generator)
+    for module in network.modules():
+        if isinstance(module, nn.BatchNorm1d | nn.BatchNorm2d):
+            module.momentum = 1.0  # means and variances of the one batch below
+    rough = torch.rand(16, 3, 8, 8, generator=generator) * 2 - 1
+    with torch.no_grad():
+        network(interpolate(rough, (SIDE, SIDE), mode="bilinear"))
     torch.save(network.state_dict(), file)

@@ -122,7 +122,7 @@ def test_the_score_of_a_map_and_of_a_picture(tmp_path: Path) -> None:
     of_given = reward.score(make_batch(Outputs(images=images), [""] * 4, others))
     torch.testing.assert_close(of_given, of_picture)
     assert "target.given" in reward.needs and "prompt.image" not in reward.needs
-    edges = [sum(canny_by_hand(image), []) for image in images]
+    edges = [[one for row in canny_by_hand(image) for one in row] for image in images]
     for number in range(4):
         wanted = (maps[number].sum(0) / 3).flatten().tolist()
         expected = -sum((one - other) ** 2 for one, other in zip(edges[number], wanted, strict=True)) / 320
@@ -241,12 +241,12 @@ def test_networks_have_a_gradient(edges: Any, tmp_path: Path) -> None:
 
 
 def test_what_cannot_be_loaded_is_the_users_error(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="no network of hed '/no/such.pth'"):
+    with pytest.raises(ConfigError, match=r"no network of hed '/no/such\.pth'"):
         EdgeConsistency(edges="hed", model="/no/such.pth").prepare(CPU)
     torch.save({"norm": torch.zeros(1, 3, 1, 1)}, tmp_path / "part.pth")
     with pytest.raises(ConfigError, match="does not hold the network of hed"):
         EdgeConsistency(edges="hed", model=str(tmp_path / "part.pth")).prepare(CPU)
-    with pytest.raises(ValueError, match="model is of hed and lineart, got 'a.pth' with edges 'canny'"):
+    with pytest.raises(ValueError, match=r"model is of hed and lineart, got 'a\.pth' with edges 'canny'"):
         EdgeConsistency(model="a.pth")
     with pytest.raises(ValueError, match="model must be a file that ends in"):
         EdgeConsistency(edges="hed", model="a.txt")
