@@ -32,9 +32,9 @@ GROUPS: dict[str, tuple[str, ...]] = {
         "text_f1", "tool_call", "vqa_soft", "wer",
     ),
     "Images": (
-        "aesthetic", "clip_score", "depth_consistency", "diversity", "edge_consistency", "geneval", "hps_v2",
-        "image_reward", "image_similarity", "jpeg_size", "kept_outside_mask", "mask_consistency", "nsfw_penalty",
-        "ocr_text", "pairwise_judge", "pick_score", "siglip_score", "vqa_score",
+        "aesthetic", "clip_score", "depth_consistency", "diversity", "edge_consistency", "face_similarity",
+        "geneval", "hps_v2", "image_reward", "image_similarity", "jpeg_size", "kept_outside_mask", "mask_consistency",
+        "nsfw_penalty", "ocr_text", "pairwise_judge", "pick_score", "siglip_score", "vqa_score",
     ),
     "Judges that write": ("text_judge", "vlm_judge"),
     "Video": (
