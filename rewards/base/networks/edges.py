@@ -128,7 +128,8 @@ class LineDrawing(nn.Module):
         The network draws dark lines on white; sides that are no multiples of 4 pixels are cut to those of the image.
         """
         drawn = self.model4(self.model3(self.model2(self.model1(self.model0(images)))))
-        return 1 - drawn[:, 0, : images.shape[-2], : images.shape[-1]]
+        lines: Tensor = 1 - drawn[:, 0, : images.shape[-2], : images.shape[-1]]
+        return lines
 
 
 def _normed(conv: nn.Module, width: int) -> tuple[nn.Module, nn.Module, nn.Module]:
@@ -173,6 +174,6 @@ def write_tiny_edges(kind: Edges, folder: Path, seed: int) -> Path:
     if isinstance(network, Hed):
         with torch.no_grad():
             network.norm.fill_(127.0)
-            network.block1.convs[0].weight.div_(64)  # levels are in the hundreds
+            next(network.block1.convs.parameters()).div_(64)  # levels are in the hundreds
     save_file(network.state_dict(), folder / f"{kind}.safetensors")
     return folder / f"{kind}.safetensors"

@@ -208,7 +208,8 @@ def write_tiny_face_detector(folder: Path, seed: int, bias: Sequence[float] = (1
     for name, network, (judges, moves), leaning in zip(FILES, networks, heads, bias, strict=True):
         randomise(network, generator)
         with torch.no_grad():
-            judges.bias[1] += leaning
-            moves.weight.mul_(0.1)  # else boxes leave the image
-            moves.bias.mul_(0.1)
+            judgement = dict(judges.named_parameters())["bias"]
+            judgement[1] += leaning
+            for parameter in moves.parameters():  # else boxes leave the image
+                parameter.mul_(0.1)
         torch.save(network.state_dict(), folder / name)

@@ -52,7 +52,8 @@ def canny_by_hand(image: Tensor) -> list[list[float]]:
     """Magnitudes of one image [3, H, W], pixel by pixel, by Canny's steps in Python numbers."""
     height, width = image.shape[-2:]
     rows, columns = range(height), range(width)
-    red, green, blue = image.double().tolist()
+    colours: list[list[list[float]]] = image.double().tolist()
+    red, green, blue = colours
     grey = [[0.299 * red[y][x] + 0.587 * green[y][x] + 0.114 * blue[y][x] for x in columns] for y in rows]
     bell = [math.exp(-(n**2) / 2) for n in (-2, -1, 0, 1, 2)]
     bell = [one / sum(bell) for one in bell]
@@ -168,7 +169,7 @@ def hed_by_hand(weights: dict[str, Tensor], images: Tensor) -> Tensor:
         edges = functional.conv2d(features, weights[f"{name}.weight"], weights[f"{name}.bias"])
         logits.append(functional.interpolate(edges, images.shape[-2:], mode="bilinear", align_corners=False))
         features = functional.max_pool2d(features, 2, 2)
-    return 1 / (1 + torch.exp(-sum(logits) / 5))
+    return 1 / (1 + torch.exp(-torch.stack(logits).sum(0) / 5))
 
 
 def lines_by_hand(weights: dict[str, Tensor], images: Tensor) -> Tensor:

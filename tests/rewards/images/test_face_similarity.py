@@ -20,7 +20,7 @@ from mmrl.rewards.images.face_similarity import FaceSimilarity
 from tests.rewards.example import GROUP, Example, make_batch
 from tests.rewards.pictures import CPU, random_images, shown, to_pil
 
-NEEDED = {"detector": "/no/such/folder", "model": "/no/such.pt"}  # settings without a default
+NEEDED: dict[str, Any] = {"detector": "/no/such/folder", "model": "/no/such.pt"}  # settings without a default
 Weights = dict[str, Tensor]
 
 
@@ -190,7 +190,9 @@ def test_the_score_is_the_cosine_of_the_largest_faces(twin: FaceSimilarity) -> N
         boxes = detector.boxes(image).tolist()
         box = max(boxes, key=lambda box: (box[2] - box[0]) * (box[3] - box[1]))
         ends = [int(max(box[0], 0)), int(max(box[1], 0)), int(min(box[2], 48)), int(min(box[3], 48))]
-        face = np.asarray(picture.crop(tuple(ends)).resize((160, 160), Image.Resampling.BILINEAR), np.float32)
+        face = np.asarray(
+            picture.crop((ends[0], ends[1], ends[2], ends[3])).resize((160, 160), Image.Resampling.BILINEAR), np.float32
+        )
         with torch.no_grad():
             made: Tensor = embedder(torch.from_numpy((face - 127.5) / 128).permute(2, 0, 1)[None])[0]
         return made
