@@ -18,8 +18,8 @@ GROUPS: dict[str, tuple[str, ...]] = {  # all but those of `recipes.FIRST`, whic
     "Images and videos, by flow and diffusion": (
         "Adjoint Matching", "AlignProp", "AWM", "Best of n", "BranchGRPO", "Confidence-aware reward", "ControlNet++",
         "Ctrl-U", "D3PO", "DDPO", "DGPO", "Diffusion-DPO", "Diffusion-KTO", "DPOK", "DRaFT", "E-GRPO", "Edit-R1",
-        "FK steering", "Flow-DPPO", "Flow-NRG", "Flow-RWR", "G2RPO", "GRPO-Guard", "InstructVideo", "LOOP",
-        "MixGRPO-Flash", "MJ-Bench", "Multi-Reward as Condition", "Neighbor GRPO", "OneReward", "PEPG", "PRDP",
+        "FK steering", "Flow-DPPO", "Flow-NRG", "Flow-RWR", "G2RPO", "GRPO-Guard", "ID-Aligner", "InstructVideo",
+        "LOOP", "MixGRPO-Flash", "MJ-Bench", "Multi-Reward as Condition", "Neighbor GRPO", "OneReward", "PEPG", "PRDP",
         "Precise", "Pref-GRPO", "Preference As Reward", "RAFT", "ReFL", "REINFORCE", "Reward model ensembles",
         "Reward-weighted regression", "RewardDance", "RLCM", "Seedance 1.0", "SPIN-Diffusion", "Supervised fine-tuning",
         "SVDD", "TempFlow-GRPO", "UnifiedReward", "UnifiedReward-Think", "VADER", "VisionReward",

@@ -30,9 +30,10 @@ GROUPS: dict[str, tuple[str, ...]] = {
         "semantic_similarity", "semantic_vote", "teds", "text_f1", "tool_call", "vqa_soft", "wer",
     ),
     "Images": (
-        "aesthetic", "clip_score", "depth_consistency", "deqa", "diversity", "geneval", "geneval2", "hps_v2",
-        "image_reward", "image_similarity", "jpeg_size", "kept_outside_mask", "mps", "nsfw_penalty", "ocr_text",
-        "pairwise_judge", "pick_score", "siglip_score", "vision_reward", "vqa_score",
+        "aesthetic", "clip_score", "depth_consistency", "deqa", "diversity", "edge_consistency",
+        "face_similarity", "geneval", "geneval2", "hps_v2", "image_reward", "image_similarity", "jpeg_size",
+        "kept_outside_mask", "mask_consistency", "mps", "nsfw_penalty", "ocr_text", "pairwise_judge",
+        "pick_score", "siglip_score", "vision_reward", "vqa_score",
     ),
     "Judges that write": ("segment_judge", "text_judge", "unified_reward", "vlm_judge"),
     "Video": (

@@ -1,7 +1,8 @@
 """The images of prompts by what they are for, as large as the outputs that are compared with them."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -10,6 +11,7 @@ from mmrl.core.contracts import RewardBatch
 from mmrl.core.data import Prompt
 from mmrl.media.pictures import Picture, Role, as_tensor
 
+Source = Literal["map", "picture", "given"]  # what an image is compared with: its `control`, its `image`, an output
 HALF = 0.5  # of the range: lighter is white in a mask
 
 
@@ -27,18 +29,54 @@ def picture_of(prompt: Prompt, role: Role) -> Picture:
     return found[0]
 
 
+def given_picture(prompt: Prompt) -> Picture:
+    """Returns the picture that the data brings as an output for a prompt, the best by its scores.
+
+    Raises ValueError for a prompt without one.
+    """
+    given, scores = prompt.target.get("given", ()), prompt.target.get("given_scores", ())
+    if not given:
+        raise ValueError("needs a picture that the row brings as an output; the field 'edited' of the layout 'edit'")
+    best = max(range(len(scores)), key=lambda number: scores[number]) if len(scores) == len(given) else 0
+    if isinstance(given[best], str):
+        raise ValueError("needs a picture that the row brings as an output, got a text")
+    picture: Picture = given[best]
+    return picture
+
+
+def check_source(prompt: Prompt, source: Source) -> None:
+    """Raises ValueError for a prompt without the image that outputs are compared with."""
+    _of_source(prompt, source)
+
+
+def compared_with(batch: RewardBatch, source: Source, size: tuple[int, int]) -> Tensor:
+    """Returns the images [B, 3, H, W] in [0, 1] that outputs are compared with, resized (bicubic) to (H, W)."""
+    return _each([_of_source(prompt, source) for prompt in batch.prompts], partial(_resized, size=size))
+
+
+def labels_of(batch: RewardBatch, source: Source, use: Callable[[Tensor], Tensor]) -> Tensor:
+    """Returns `use` of the images [1, 3, h, w] that outputs are compared with, as large as they are, in one tensor."""
+    return _each([_of_source(prompt, source) for prompt in batch.prompts], use)
+
+
+def _of_source(prompt: Prompt, source: Source) -> Picture:
+    if source == "given":
+        return given_picture(prompt)
+    return picture_of(prompt, "control" if source == "map" else "image")
+
+
 def sources_of(batch: RewardBatch, role: Role, size: tuple[int, int]) -> Tensor:
     """Returns the images [B, 3, H, W] in [0, 1] of the prompts, resized (bicubic) to (H, W); each is opened once."""
-    return _each(batch, role, partial(_resized, size=size))
+    return _each([picture_of(prompt, role) for prompt in batch.prompts], partial(_resized, size=size))
 
 
 def masks_of(batch: RewardBatch, size: tuple[int, int]) -> Tensor:
     """Returns the masks [B, 1, H, W] of the prompts: 1 where to edit, 0 elsewhere, by the nearest pixel."""
-    return _each(batch, "mask", partial(_binary, size=size))
+    return _each([picture_of(prompt, "mask") for prompt in batch.prompts], partial(_binary, size=size))
 
 
-def _each(batch: RewardBatch, role: Role, use: Callable[[Tensor], Tensor]) -> Tensor:
-    pictures = [picture_of(prompt, role) for prompt in batch.prompts]
+def _each(pictures: Sequence[Picture], use: Callable[[Tensor], Tensor]) -> Tensor:
+    """Returns `use` of each picture, one below the other; each is opened once."""
     made = {id(picture): use(as_tensor(picture.load())[None]) for picture in {id(p): p for p in pictures}.values()}
     return torch.cat([made[id(picture)] for picture in pictures])
 

@@ -34,6 +34,25 @@ def test_settings_out_of_range_are_refused() -> None:
         PartialChain(num_steps=4, strength=0.0)
 
 
+def test_one_step_goes_from_a_random_level_to_the_end() -> None:
+    steps = PartialChain(num_steps=1000, sigmas="uniform", strength=(0.001, 0.2), is_one_step=True)
+    grid = ODE(num_steps=1000, sigmas="uniform").grid(LinearFlow())
+    plans = [steps.plan(LinearFlow(), GroupKey(3, 1, number), 2) for number in range(400)]
+    assert all(len(plan.steps) == 1 and plan.from_given for plan in plans)
+    firsts = [plan.steps[0].sigma for plan in plans]
+    assert {plan.steps[0].sigma_next for plan in plans} == {0.0} and set(firsts) <= set(grid[800:1000])
+    places = [1000 - grid.index(first) for first in firsts]  # uniform in 1 to 200: mean 100.5, deviation 57.7
+    assert abs(sum(places) / 400 - 100.5) < 4 * 57.7 / 20 and min(places) < 10 and max(places) > 190
+    assert steps.plan(LinearFlow(), KEY, 2) == steps.plan(LinearFlow(), KEY, 2)
+
+
+def test_a_range_of_strengths_is_of_one_step_and_ascends() -> None:
+    with pytest.raises(ValueError, match="a range of strengths needs is_one_step"):
+        PartialChain(num_steps=4, strength=(0.1, 0.2))
+    with pytest.raises(ValueError, match="two ascending ones"):
+        PartialChain(num_steps=4, strength=(0.3, 0.2), is_one_step=True)
+
+
 class Clips(LinearFlow):
     """A policy of clips of 3 frames at 2 frames per second, whose latents are all pixels less a half."""
 
