@@ -32,14 +32,15 @@ GROUPS: dict[str, tuple[str, ...]] = {
         "text_f1", "tool_call", "vqa_soft", "wer",
     ),
     "Images": (
-        "aesthetic", "clip_score", "depth_consistency", "diversity", "geneval", "hps_v2", "image_reward",
-        "image_similarity", "jpeg_size", "kept_outside_mask", "nsfw_penalty", "ocr_text", "pairwise_judge",
-        "pick_score", "siglip_score", "vqa_score",
+        "aesthetic", "clip_score", "depth_consistency", "diversity", "edit_reward", "geneval", "hps_v2",
+        "hps_v3", "image_reward", "image_similarity", "jpeg_size", "kept_outside_mask", "nsfw_penalty",
+        "ocr_text", "pairwise_judge", "pick_score", "siglip_score", "vqa_score",
     ),
     "Judges that write": ("text_judge", "vlm_judge"),
+    "Judges with a head of one number": ("scalar_head",),
     "Video": (
         "dynamic_degree", "flicker", "frame_mean", "frame_similarity", "motion_smoothness", "subject_consistency",
-        "video_align",
+        "video_align", "video_score",
     ),
     "Sound": ("clap",),
     "Episodes, labs and labels": (

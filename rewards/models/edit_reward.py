@@ -37,7 +37,7 @@ class EditReward(Checked):
     github.com/TIGER-AI-Lab/EditReward. The source, the edited image and the question stand in one turn; the first
     question is about following the instruction, the second about the quality of the edit, each with a head of its own,
     the layers width-1024-16-2 with ReLU between them. `pooling: mean` is that of the published configurations, `min`
-    and `sum` are those that its code has beside. Unbounded, since the last layers are linear.
+    and `sum` are those that its code has beside. Scores are unbounded.
 
     Both images are resized (bicubic) to sides of multiples of 28 and about 256 * 28^2 pixels, and places of tokens
     count from 0 on, as in the published code. Edited images are not rounded to 8 bits, so that scores have a gradient.

@@ -28,7 +28,7 @@ class HpsV3(Checked):
 
     Ma et al. 2025, "HPSv3: Towards Wide-Spectrum Human Preference Score", arXiv 2508.03789, github.com/MizzenAI/HPSv3:
     Qwen2-VL-7B with the layers width-1024-16-2 and ReLU between them, trained on 1.17 million choices of people; mu is
-    the published score. Unbounded, since the last layer is linear.
+    the published score, unbounded, since the last layer is linear.
 
     The image stands before the question, resized (bicubic) to sides of multiples of 28 and about 256 * 28^2 pixels, and
     places of tokens count from 0 on, as in the published code. Images are not rounded to 8 bits, so that scores have a

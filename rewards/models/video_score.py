@@ -28,7 +28,7 @@ _IMAGE = "<image>"  # a frame's place in the text
 
 @dataclass
 class VideoScore(Checked):
-    """The mean over `dimensions` of the numbers that a linear head gives the last token of question and frames.
+    """The mean, or the weighted sum, over `dimensions` of a linear head's numbers for the last token of all frames.
 
     He et al. 2024, "VideoScore: Building Automatic Metrics to Simulate Fine-grained Human Feedback for Video
     Generation", arXiv 2406.15252, github.com/TIGER-AI-Lab/VideoScore: Mantis-8B-Idefics2 trained by regression on
@@ -54,7 +54,9 @@ class VideoScore(Checked):
     license: ClassVar[License] = License("Apache-2.0", commercial=True)  # TIGER-Lab/VideoScore
 
     question: str = "run_videoscore.py"  # file with the question, see above
-    dimensions: Annotated[tuple[Dimension, ...], Field(min_length=1)] = DIMENSIONS  # of which the mean is taken
+    dimensions: Annotated[tuple[Dimension, ...], Field(min_length=1)] = DIMENSIONS  # those that count
+    # of the dimensions, in their order, for a sum; none: the mean
+    dimension_weights: tuple[Annotated[float, Field(allow_inf_nan=False)], ...] = ()
     num_frames: Annotated[int, Field(ge=1, le=48)] = 16  # of a video, at most; VideoScore-v1.1 is for 48
     model: str = "TIGER-Lab/VideoScore"  # hub name or folder
     _question: str = field(default="", init=False, repr=False, compare=False)
@@ -64,6 +66,8 @@ class VideoScore(Checked):
         super().__post_init__()
         if len(set(self.dimensions)) < len(self.dimensions):
             raise ValueError(f"dimensions must differ, got {', '.join(self.dimensions)}")
+        if len(self.dimension_weights) not in (0, count := len(self.dimensions)):
+            raise ValueError(f"dimension_weights must be none or {count}, got {len(self.dimension_weights)}")
 
     def tiny(self, seed: int, folder: Path) -> Self:
         """Returns the same reward on a random model of small sizes with the published names, written to `folder`."""
@@ -94,7 +98,8 @@ class VideoScore(Checked):
         shown = f"{_IMAGE} " * frames.shape[1]
         texts = [self._question.replace(PROMPT, prompt.text) + shown for prompt in batch.prompts]
         numbers = self._model.scores(texts, [pictures(video) for video in frames])  # [B, 5]
-        return numbers[:, [DIMENSIONS.index(dimension) for dimension in self.dimensions]].mean(1)
+        chosen = numbers[:, [DIMENSIONS.index(dimension) for dimension in self.dimensions]]
+        return chosen @ chosen.new_tensor(self.dimension_weights) if self.dimension_weights else chosen.mean(1)
 
 
 def sampled_frames(num_frames: int, most: int) -> list[int]:

@@ -63,6 +63,9 @@ def test_scores_are_those_of_transformers(twin: VideoScore) -> None:
         reward = replace(twin, dimensions=(dimension,))
         reward.prepare(CPU)
         torch.testing.assert_close(reward.score(batch), expected[:, place], rtol=1e-4, atol=1e-4)
+    weighted = replace(twin, dimensions=("FC", "DD"), dimension_weights=(1.0, 1.1))
+    weighted.prepare(CPU)
+    torch.testing.assert_close(weighted.score(batch), expected[:, 4] + 1.1 * expected[:, 2], rtol=1e-4, atol=1e-4)
     assert float(expected.std(0).min()) > 1e-3, "the scores tell videos apart"
 
 
@@ -107,3 +110,5 @@ def test_what_is_missing_or_wrong_is_named(tmp_path: Path, twin: VideoScore) -> 
         twin.check(Prompt("a dog <image>"))
     with pytest.raises(ValueError, match="dimensions must differ, got VQ, VQ"):
         VideoScore(dimensions=("VQ", "VQ"))
+    with pytest.raises(ValueError, match="dimension_weights must be none or 5, got 1"):
+        VideoScore(dimension_weights=(1.0,))
