@@ -26,6 +26,7 @@ CONSTANTS = {  # of the published files
     "quality": "INSTRUCTION_EDIT_QUALITY",
     "ending": "prompt_with_special_token",
 }
+Pooling = Literal["mean", "min", "sum"]
 HEADS = {"following": "head_0", "quality": "head_1"}
 
 
@@ -59,7 +60,7 @@ class EditReward(Checked):
     following: str = "prompts.py"  # file with the question about following the instruction, see above
     quality: str = "prompts.py"  # file with the question about the quality
     ending: str = "data_collator_qwen_edit.py"  # file with the end of both questions, which has the mark
-    pooling: Literal["mean", "min", "sum"] = "mean"  # of both questions
+    pooling: Pooling = "mean"  # of both questions
     min_pixels: Annotated[int, Field(ge=GRID**2)] = 256 * GRID**2  # of an image after resizing; the published number
     max_pixels: Annotated[int, Field(ge=GRID**2)] = 256 * GRID**2  # the same
     # a file, or owner/repository/file on the hub

@@ -66,8 +66,14 @@ class HpsV3(Checked):
         checkpoint = write_tiny_marked(folder, seed, "qwen2_vl", "rm_head")
         question = folder / "question.txt"
         question.write_text(f"How good is this for {PROMPT}? {MARK}", encoding="utf-8")
-        bounds = {"min_pixels": GRID**2, "max_pixels": 4 * GRID**2}
-        return replace(self, checkpoint=str(checkpoint), base=str(folder), question=str(question), **bounds)
+        return replace(
+            self,
+            checkpoint=str(checkpoint),
+            base=str(folder),
+            question=str(question),
+            min_pixels=GRID**2,
+            max_pixels=4 * GRID**2,
+        )
 
     def prepare(self, placement: Placement) -> None:
         """Loads the model and reads the question; raises ConfigError where one is missing or does not fit."""

@@ -20,7 +20,7 @@ def network_class() -> Any:
     """Returns the class of the network, whose names are `model.` and `score.`, as in the published one of Mantis."""
     from transformers import Idefics2Model, Idefics2PreTrainedModel
 
-    class Idefics2ForScores(Idefics2PreTrainedModel):
+    class Idefics2ForScores(Idefics2PreTrainedModel):  # type: ignore[misc]  # transformers has no types for it
         def __init__(self, config: Any) -> None:
             super().__init__(config)
             self.model = Idefics2Model(config)

@@ -14,7 +14,7 @@ from mmrl.core.data import Outputs
 from mmrl.media.pictures import as_tensor
 from mmrl.rewards.base.networks.resizing import within_pixels
 from mmrl.rewards.base.networks.value_head import MarkedNetwork, own_names
-from mmrl.rewards.models.edit_reward import EditReward
+from mmrl.rewards.models.edit_reward import EditReward, Pooling
 from tests.rewards.example import GROUP, Example, make_batch
 from tests.rewards.models.marked_oracle import at_mark, head_by_hand, head_shapes
 from tests.rewards.pictures import CPU, random_images, random_texts, shown
@@ -56,7 +56,8 @@ def test_scores_are_those_of_transformers_with_the_source_before_the_edit(twin: 
     batch = random_edits(random.Random(0))
     both = by_transformers(twin, batch)
     assert float(both.std(1).min()) > 1e-3, "the scores tell edits apart"
-    for pooling, expected in (("mean", both.mean(0)), ("min", both.amin(0)), ("sum", both.sum(0))):
+    poolings: dict[Pooling, Tensor] = {"mean": both.mean(0), "min": both.amin(0), "sum": both.sum(0)}
+    for pooling, expected in poolings.items():
         reward = replace(twin, pooling=pooling)
         reward.prepare(CPU)
         torch.testing.assert_close(reward.score(batch), expected, rtol=1e-4, atol=1e-4)

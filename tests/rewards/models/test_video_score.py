@@ -14,7 +14,7 @@ from transformers import AutoConfig, AutoProcessor, Idefics2Config, Idefics2Mode
 from mmrl.core.contracts import ConfigError, RewardBatch
 from mmrl.core.data import Outputs, Prompt
 from mmrl.rewards.base.networks.video_score import network_class
-from mmrl.rewards.models.video_score import VideoScore, sampled_frames
+from mmrl.rewards.models.video_score import DIMENSIONS, VideoScore, sampled_frames
 from tests.parameters import in_one_test
 from tests.rewards.example import Example, make_batch
 from tests.rewards.pictures import CPU, random_images, random_texts, to_pil
@@ -47,7 +47,8 @@ def by_transformers(twin: VideoScore, video: Tensor, text: str) -> Tensor:
     inputs = processor(text=question, images=to_pil(video), return_tensors="pt")
     with torch.no_grad():
         states = model(**inputs).last_hidden_state
-    return weights["score.weight"] @ states[0, -1] + weights["score.bias"]
+    numbers: Tensor = weights["score.weight"] @ states[0, -1] + weights["score.bias"]
+    return numbers
 
 
 @pytest.mark.slow  # two networks, of which transformers' own judges one video at a time
@@ -59,7 +60,8 @@ def test_scores_are_those_of_transformers(twin: VideoScore) -> None:
         for video, prompt in zip(batch.outputs.videos, batch.prompts, strict=True)
     ])  # fmt: skip
     torch.testing.assert_close(twin.score(batch), expected.mean(1), rtol=1e-4, atol=1e-4)
-    for place, dimension in enumerate(("VQ", "TC", "DD", "TVA", "FC")):
+    assert DIMENSIONS == ("VQ", "TC", "DD", "TVA", "FC")
+    for place, dimension in enumerate(DIMENSIONS):
         reward = replace(twin, dimensions=(dimension,))
         reward.prepare(CPU)
         torch.testing.assert_close(reward.score(batch), expected[:, place], rtol=1e-4, atol=1e-4)
