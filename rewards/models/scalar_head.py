@@ -31,8 +31,8 @@ class ScalarHead(Checked):
     The default is Skywork-VL Reward (Wang et al. 2025, arXiv 2505.07263, section 3), Qwen2.5-VL-7B with a linear layer
     of one number, trained on pairs of answers: its model card reads the head at the last token that is no padding, and
     weights and bias stand in value_head.safetensors as `v_head.summary`. The head computes in float32, as TRL's value
-    head does. Scores are unbounded, since a linear layer has no ends; `mean` and `std` are yours, as its authors publish none. To
-    judge made images by it is ours: Skywork's is trained on answers alone.
+    head does. Scores are unbounded, since a linear layer has no ends; `mean` and `std` are yours, as its authors
+    publish none. To judge made images by it is ours: Skywork's is trained on answers alone.
 
     Other models: those that transformers has a class for, with a head of one linear layer whose name is one of `HEADS`
     in `rewards/base/networks/value_head.py`. IXC-2.5-Reward (arXiv 2501.12368) has a class of its own, and code of a

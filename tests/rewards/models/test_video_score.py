@@ -60,7 +60,7 @@ def test_scores_are_those_of_transformers(twin: VideoScore) -> None:
         for video, prompt in zip(batch.outputs.videos, batch.prompts, strict=True)
     ])  # fmt: skip
     torch.testing.assert_close(twin.score(batch), expected.mean(1), rtol=1e-4, atol=1e-4)
-    assert DIMENSIONS == ("VQ", "TC", "DD", "TVA", "FC")
+    assert list(DIMENSIONS) == ["VQ", "TC", "DD", "TVA", "FC"]
     for place, dimension in enumerate(DIMENSIONS):
         reward = replace(twin, dimensions=(dimension,))
         reward.prepare(CPU)
