@@ -30,15 +30,15 @@ GROUPS: dict[str, tuple[str, ...]] = {
         "semantic_similarity", "semantic_vote", "teds", "text_f1", "tool_call", "vqa_soft", "wer",
     ),
     "Images": (
-        "aesthetic", "clip_score", "depth_consistency", "deqa", "diversity", "edge_consistency",
-        "face_similarity", "geneval", "geneval2", "hps_v2", "image_reward", "image_similarity", "jpeg_size",
-        "kept_outside_mask", "mask_consistency", "mps", "nsfw_penalty", "ocr_text", "pairwise_judge",
-        "pick_score", "siglip_score", "vision_reward", "vqa_score",
+        "aesthetic", "clip_score", "depth_consistency", "deqa", "diversity", "edge_consistency", "edit_reward",
+        "face_similarity", "geneval", "geneval2", "hps_v2", "hps_v3", "image_reward", "image_similarity",
+        "jpeg_size", "kept_outside_mask", "mask_consistency", "mps", "nsfw_penalty", "ocr_text",
+        "pairwise_judge", "pick_score", "siglip_score", "vision_reward", "vqa_score",
     ),
     "Judges that write": ("segment_judge", "text_judge", "unified_reward", "vlm_judge"),
     "Video": (
         "dynamic_degree", "flicker", "frame_mean", "frame_similarity", "motion_smoothness",
-        "subject_consistency", "video_align",
+        "subject_consistency", "video_align", "video_score",
     ),
     "Sound": ("clap",),
     "Episodes, labs and labels": (
@@ -54,6 +54,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
     ),
     "A function of your own": ("python",),
     "On another machine": ("http",),
+    "Judges with a head of one number": ("scalar_head",),
 }  # fmt: skip
 HEAD = """# Every reward
 

@@ -9,11 +9,12 @@ from pydantic import Field
 from torch import Tensor
 
 from mmrl.core.checked import Checked
-from mmrl.core.contracts import ConfigError, Granularity, License, Placement, RewardBatch
+from mmrl.core.contracts import Granularity, License, Placement, RewardBatch
 from mmrl.core.data import Prompt
 
 from ..base.frames import frames_of
 from ..base.networks.checkpoints import check_suffix
+from ..base.networks.resizing import GRID, within_pixels
 from ..base.networks.video_reward import (
     MARKS,
     PROMPT,
@@ -26,7 +27,6 @@ from ..base.networks.video_reward import (
 Dimension = Literal["VQ", "MQ", "TA"]
 DIMENSIONS: tuple[Dimension, ...] = ("VQ", "MQ", "TA")
 MEANS, STDS = (3.6757, 1.1646, 2.8105), (2.2476, 1.3811, 2.5121)  # of raw scores: model_config.json of the checkpoint
-SIDE = 28  # in pixels; the sides of frames are multiples
 FEWEST_FRAMES, MOST_FRAMES = 4, 768  # qwen-vl-utils'
 
 
@@ -59,8 +59,8 @@ class VideoAlign(Checked):
     dimensions: Annotated[tuple[Dimension, ...], Field(min_length=1)] = DIMENSIONS  # what is summed
     video_fps: Annotated[float, Field(gt=0)] = 16.0  # frames a second of the clips; Wan's
     fps: Annotated[float, Field(gt=0)] = 2.0  # frames a second that are judged; the published number
-    min_pixels: Annotated[int, Field(ge=SIDE**2)] = 128 * SIDE**2  # of a frame after resizing; qwen-vl-utils' number
-    max_pixels: Annotated[int, Field(ge=SIDE**2)] = 256 * SIDE**2  # the same; the published number
+    min_pixels: Annotated[int, Field(ge=GRID**2)] = 128 * GRID**2  # of a frame after resizing; qwen-vl-utils' number
+    max_pixels: Annotated[int, Field(ge=GRID**2)] = 256 * GRID**2  # the same; the published number
     # a file, or owner/repository/file on the hub
     checkpoint: str = "KwaiVGI/VideoReward/checkpoint-11352/model.pth"
     configuration: str = "KwaiVGI/VideoReward/model_config.json"  # the file that has the scale of its LoRA; likewise
@@ -87,8 +87,8 @@ class VideoAlign(Checked):
             configuration=str(configuration),
             base=str(folder),
             question=str(question),
-            min_pixels=SIDE**2,
-            max_pixels=4 * SIDE**2,
+            min_pixels=GRID**2,
+            max_pixels=4 * GRID**2,
         )
 
     def prepare(self, placement: Placement) -> None:
@@ -109,7 +109,7 @@ class VideoAlign(Checked):
         assert self._model is not None, "prepare comes before score"
         frames = frames_of(batch, fewest=2)
         frames = frames[:, sampled_frames(frames.shape[1], self.video_fps, self.fps)]
-        frames = resized(frames.to(self._model.network.rm_head.weight.device), self.min_pixels, self.max_pixels)
+        frames = within_pixels(frames.to(self._model.network.rm_head.weight.device), self.min_pixels, self.max_pixels)
         for prompt in batch.prompts:
             self.check(prompt)
         questions = [self._question.replace(PROMPT, prompt.text) for prompt in batch.prompts]
@@ -127,22 +127,3 @@ def sampled_frames(num_frames: int, video_fps: float, fps: float) -> list[int]:
     count = min(max(num_frames / video_fps * fps, FEWEST_FRAMES), most)
     places = torch.linspace(0, num_frames - 1, round(count / 2) * 2)
     return [int(place) for place in places.round()]
-
-
-def resized(frames: Tensor, min_pixels: int, max_pixels: int) -> Tensor:
-    """Returns frames [B, F, 3, H, W] resized within the bounds of pixels; sides become multiples of 28.
-
-    Raises ConfigError for frames of a shape that Qwen2-VL does not take.
-    """
-    from qwen_vl_utils.vision_process import smart_resize
-    from torchvision.transforms.v2.functional import InterpolationMode, resize
-
-    try:
-        size = smart_resize(frames.shape[-2], frames.shape[-1], SIDE, min_pixels, max_pixels)
-    except ValueError as error:
-        raise ConfigError(
-            f"video_align cannot judge frames of {frames.shape[-2]} x {frames.shape[-1]}: {error}"
-        ) from error
-    flat = resize(frames.flatten(0, 1), list(size), InterpolationMode.BICUBIC, antialias=True)
-    found: Tensor = flat.clamp(0, 1).unflatten(0, frames.shape[:2])
-    return found

@@ -3,6 +3,10 @@
 import torch
 from torch import Tensor
 
+from mmrl.core.contracts import ConfigError
+
+GRID = 28  # in pixels; sides of images are multiples in Qwen2-VL and Qwen2.5-VL
+
 
 def fit_longer_side(images: Tensor, side: int, *, antialias: bool) -> Tensor:
     """Returns images [B, 3, side, side] of [B, 3, H, W]: the longer side resized to `side`, padded with black."""
@@ -32,3 +36,20 @@ def fit_shorter_side(images: Tensor, side: int) -> Tensor:
 def normalised(images: Tensor, mean: tuple[float, float, float], std: tuple[float, float, float]) -> Tensor:
     """Returns (images - mean) / std for each channel of images [B, 3, H, W]."""
     return (images - images.new_tensor(mean)[:, None, None]) / images.new_tensor(std)[:, None, None]
+
+
+def within_pixels(images: Tensor, min_pixels: int, max_pixels: int) -> Tensor:
+    """Returns images [..., 3, H, W] resized (bicubic) within the bounds of pixels; sides become multiples of 28.
+
+    Raises ConfigError for a shape that Qwen2-VL does not take.
+    """
+    from qwen_vl_utils.vision_process import smart_resize
+    from torchvision.transforms.v2.functional import InterpolationMode, resize
+
+    try:
+        size = smart_resize(images.shape[-2], images.shape[-1], GRID, min_pixels, max_pixels)
+    except ValueError as error:
+        raise ConfigError(f"Qwen2-VL cannot see {images.shape[-2]} x {images.shape[-1]} pixels: {error}") from error
+    flat = resize(images.flatten(0, -4), list(size), InterpolationMode.BICUBIC, antialias=True)
+    resized: Tensor = flat.clamp(0, 1).unflatten(0, images.shape[:-3])
+    return resized

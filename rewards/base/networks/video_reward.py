@@ -1,6 +1,5 @@
 """VideoReward's network: transformers' Qwen2-VL with a linear head, loaded from the published names."""
 
-import ast
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,20 +13,15 @@ from torch import Tensor, nn
 from mmrl.core.contracts import ConfigError, Placement
 
 from .checkpoints import find_file, put_weights, read_weights
-from .tiny import byte_tokenizer, randomise
+from .questions import constant
+from .tiny import randomise
+from .tiny_qwen import tiny_config, tiny_tokenizer
 
 WHAT = "VideoReward checkpoint"
 MARKS = ("<|VQ_reward|>", "<|MQ_reward|>", "<|TA_reward|>")  # where the head is read, in the order of the scores
 PROMPT = "{text_prompt}"  # where the prompt goes in a question
 QUESTION = "DETAILED_PROMPT_WITH_SPECIAL_TOKEN"  # its name in the file prompt_template.py of KwaiVGI/VideoAlign
 _VIDEO = "<|video_pad|>"
-_TEMPLATE = (
-    "{% for message in messages %}<|im_start|>{{ message['role'] }}\n{% for part in message['content'] %}"
-    "{% if part['type'] == 'video' %}<|vision_start|><|video_pad|><|vision_end|>{% else %}{{ part['text'] }}"
-    "{% endif %}{% endfor %}<|im_end|>\n{% endfor %}"
-    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
-)
-_SPECIAL = ("<|endoftext|>", "<|im_start|>", "<|im_end|>", "<|vision_start|>", "<|vision_end|>", "<|image_pad|>")
 _MEAN, _STD = (0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711)  # of pixels: CLIP's
 # How the published names begin, behind `base_model.model.`, and those of `VideoRewardNetwork`.
 _NAMES = (("visual.", "body.visual."), ("model.", "body.language_model."), ("rm_head.", "rm_head."))
@@ -192,22 +186,10 @@ def read_question(file: str) -> str:
             " github.com/KwaiVGI/VideoAlign, as a text file or the file itself"
         ) from error
     if file.endswith(".py"):
-        text = _constant(file, text)
+        text = constant(file, text, QUESTION)
     if missing := [mark for mark in (*MARKS, PROMPT) if text.count(mark) != 1]:
         raise ConfigError(f"the question {file!r} must hold {missing[0]} once")
     return text
-
-
-def _constant(file: str, text: str) -> str:
-    try:
-        statements = ast.parse(text).body
-    except SyntaxError as error:
-        raise ConfigError(f"{file} is no Python file: {error}") from error
-    for statement in statements:
-        match statement:
-            case ast.Assign(targets=[ast.Name(id=name)], value=ast.Constant(value=str(value))) if name == QUESTION:
-                return value
-    raise ConfigError(f"{file} holds no text {QUESTION}")
 
 
 def write_tiny_video_reward(folder: Path, seed: int) -> tuple[Path, Path]:
@@ -215,30 +197,8 @@ def write_tiny_video_reward(folder: Path, seed: int) -> tuple[Path, Path]:
 
     Returns the files of the checkpoint and of its configuration; the base is the folder itself.
     """
-    from transformers import Qwen2VLConfig
-
-    tokenizer = byte_tokenizer([*_SPECIAL, _VIDEO], eos="<|im_end|>", pad="<|endoftext|>")
-    tokenizer.chat_template = _TEMPLATE
-    ids = {name: tokenizer.convert_tokens_to_ids(mark) for name, mark in zip(
-        ("pad_token_id", "start", "eos_token_id", "vision_start_token_id", "vision_end_token_id",
-         "image_token_id"), _SPECIAL, strict=True)}  # fmt: skip
-    text = {
-        "hidden_size": 32,
-        "intermediate_size": 64,
-        "num_hidden_layers": 2,
-        "num_attention_heads": 2,
-        "num_key_value_heads": 2,
-        "vocab_size": len(tokenizer) + len(MARKS),
-        "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [4, 2, 2]},
-        "pad_token_id": ids["pad_token_id"],
-        "bos_token_id": None,
-        "eos_token_id": ids["eos_token_id"],
-    }
-    vision = {"depth": 2, "embed_dim": 32, "hidden_size": 32, "num_heads": 2, "mlp_ratio": 2, "patch_size": 14}
-    places = {name: ids[name] for name in ("vision_start_token_id", "vision_end_token_id", "image_token_id")}
-    config = Qwen2VLConfig(
-        text_config=text, vision_config=vision, video_token_id=tokenizer.convert_tokens_to_ids(_VIDEO), **places
-    )
+    tokenizer = tiny_tokenizer()
+    config = tiny_config("qwen2_vl", tokenizer, len(MARKS))
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         network = VideoRewardNetwork(config)

@@ -13,8 +13,9 @@ from transformers import AutoTokenizer, Qwen2VLConfig, Qwen2VLModel, Qwen2VLVide
 
 from mmrl.core.contracts import ConfigError, RewardBatch
 from mmrl.core.data import Outputs, Prompt
+from mmrl.rewards.base.networks.resizing import within_pixels
 from mmrl.rewards.base.networks.video_reward import VideoRewardNetwork, as_patches, merged, read_question
-from mmrl.rewards.models.video_align import VideoAlign, resized, sampled_frames
+from mmrl.rewards.models.video_align import VideoAlign, sampled_frames
 from tests.parameters import in_one_test
 from tests.rewards.example import Example, make_batch
 from tests.rewards.pictures import CPU, random_images, random_texts
@@ -77,7 +78,7 @@ def by_transformers(twin: VideoAlign, frames: Tensor, text: str) -> Tensor:
 def test_scores_are_those_of_transformers_by_the_published_normalisers(twin: VideoAlign) -> None:
     batch = random_videos(random.Random(0))
     assert batch.outputs.videos is not None
-    frames = resized(batch.outputs.videos, twin.min_pixels, twin.max_pixels)
+    frames = within_pixels(batch.outputs.videos, twin.min_pixels, twin.max_pixels)
     raw = torch.stack(
         [by_transformers(twin, clip, prompt.text) for clip, prompt in zip(frames, batch.prompts, strict=True)]
     )
@@ -207,6 +208,6 @@ def test_one_dimension_counts_once() -> None:
 
 
 def test_the_bounds_of_pixels_are_those_of_the_published_code() -> None:
-    assert resized(torch.zeros(1, 2, 3, 480, 832), 128 * 784, 256 * 784).shape[-2:] == (336, 588)
+    assert within_pixels(torch.zeros(1, 2, 3, 480, 832), 128 * 784, 256 * 784).shape[-2:] == (336, 588)
     with pytest.raises(ValueError, match=r"min_pixels must be at most max_pixels \(784\), got 100352"):
         VideoAlign(max_pixels=784)
