@@ -129,6 +129,8 @@ class VisionLanguage(TokenPolicy):
         only_with_lora(self.quantise, self.lora)
         if self.lora is not None and self.engine is not None and self.engine.sleep == 2:
             raise ValueError("engine.sleep must be 0 or 1 with a lora, whose base the server would drop, got 2")
+        if self.lora is not None and self.lora.use_dora and self.engine is not None:
+            raise ValueError("lora.use_dora: vLLM serves no DoRA; leave use_dora or the engine out")
         check_merging(self.lora, self.quantise)
         if self.engine is not None and self._of_own_rollouts:
             raise ValueError(f"{self._of_own_rollouts[0]} is for rollouts by transformers, and an engine is set")
