@@ -19,7 +19,7 @@ from mmrl.core.contracts import ConfigError, Granularity, Placement, Reward, Rew
 from mmrl.core.data import Outputs, Scores
 from mmrl.core.dense import DENSE
 from mmrl.core.keys import generator
-from mmrl.core.likelihoods import THOUGHT
+from mmrl.core.likelihoods import thought_needs
 from mmrl.core.plugins import build, find, names
 from mmrl.core.reward_batches import IMAGE, LOADED, MEDIA, NEEDS, check_needs, check_prompts, select, units_of
 from mmrl.rewards.base.wrapper import as_wide_as
@@ -161,8 +161,8 @@ def test_what_it_needs_is_complete_and_missed_where_it_lacks(reward: Reward, exa
             lacking = replace(bare, outputs=replace(outputs, **{need: None}))
         elif need == IMAGE:
             lacking = replace(bare, prompts=tuple(replace(prompt, media=()) for prompt in prompts))
-        elif need in THOUGHT:
-            lacking = replace(bare, likelihoods={}, right_answer={})
+        elif thought_needs({need}):
+            lacking = replace(bare, likelihoods={}, right_answer={}, adapter_scores={})
         else:
             gone = need.removeprefix("target.")
             lacking = replace(
