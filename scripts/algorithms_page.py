@@ -29,7 +29,7 @@ GROUPS: dict[str, tuple[str, ...]] = {  # all but those of `recipes.FIRST`, whic
         "CLS-RL", "DeepSeek-GRM", "Dense turn rewards", "DUMP", "Embodied-R", "EMPO", "Entropy-based advantages",
         "FGRPR", "Fine-Grained RLHF", "Format and length surrogate", "GCPO", "GRIT", "GRPO-CARE", "GRPO-lambda", "GTPO",
         "GUI-G1", "GUI-G2", "GUI-R1", "GUI-Shepherd", "Intuitor", "MagicMirror", "Master-RM", "Mixed-R1", "MM-DPO",
-        "MM-UPT", "No-Thinking-CLS-RL", "pPE", "PPR", "Prompt-A-Video", "PromptEnhancer", "PURE", "Reasoning-SQL",
+        "MM-UPT", "No-Thinking-CLS-RL", "PERL", "pPE", "PPR", "Prompt-A-Video", "PromptEnhancer", "PURE", "Reasoning-SQL",
         "ReDit", "ReMax", "RewardAnything", "RLOO on turns", "RLVR across diverse domains", "RoboRefer", "S-GRPO",
         "SCST", "SE-GUI", "SEED-GRPO", "Seg-Zero", "Selective sample replay", "Semantic encoder reward", "SPCT",
         "SPO-tree", "SRPO", "STAR-R1", "Step-GRPO", "Think-RM", "Time-R1", "ToolRL", "TreeRL", "TreeRPO", "Trust-GRPO",

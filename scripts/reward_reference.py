@@ -37,6 +37,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
         "pick_score", "siglip_score", "vqa_score",
     ),
     "Judges that write": ("text_judge", "vlm_judge"),
+    "Reward models on the policy's base": ("adapter_score",),
     "Video": (
         "dynamic_degree", "flicker", "frame_mean", "frame_similarity", "motion_smoothness", "subject_consistency",
         "video_align",
