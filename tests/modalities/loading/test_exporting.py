@@ -80,7 +80,7 @@ def test_the_stock_pipeline_generates_with_an_export_what_the_weights_in_place_d
     ("family", "settings"), [("flux", {"use_dora": True, "use_rslora": True}), ("wan21", {"use_rslora": True})]
 )
 def test_the_stock_pipeline_and_a_further_run_load_a_dora_and_an_rslora(
-    family: str, settings: dict[str, bool], tmp_path: Path
+    family: str, settings: dict[str, Any], tmp_path: Path
 ) -> None:
     pipeline = adapted(family, **settings)
     code = exported(pipeline, family, tmp_path)
