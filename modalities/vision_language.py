@@ -13,7 +13,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from mmrl.core.contracts import ConfigError, Footprint, Placement, Usage, Workload
-from mmrl.core.data import Prompt
+from mmrl.core.data import Prompt, Rollout
 from mmrl.core.declarations import PolicyDeclaration
 from mmrl.core.weights import Weights, whole
 from mmrl.parsing.coordinates import Convention
@@ -35,6 +35,7 @@ from .encoding.network import decoder_name, is_whole, kinds_name, vision_paramet
 from .encoding.prompt_encoder import PromptEncoder
 from .encoding.tower import KeptFeatures, Tower, makes_features
 from .encoding.validation import refusal
+from .language.adapter_scores import POLICY, RewardAdapters, write_tiny_adapter
 from .language.chat_template import ANSWER, fault_of_template
 from .language.merging import say_difference
 from .language.model import SharingMode
@@ -120,6 +121,7 @@ class VisionLanguage(TokenPolicy):
     _banned: tuple[int, ...] = field(default=(), init=False, repr=False)
     _tower: Tower | None = field(default=None, init=False, repr=False)
     _merged: MergedAdapters | None = field(default=None, init=False, repr=False)  # of rollouts, where it is set
+    _rewards: RewardAdapters | None = field(default=None, init=False, repr=False)  # on the same base
     _compiled: CompiledStep | None = field(default=None, init=False, repr=False)
     _head: OutputHead | None = field(default=None, init=False, repr=False)  # with the scale that was asked; no tensors
 
@@ -129,6 +131,8 @@ class VisionLanguage(TokenPolicy):
         only_with_lora(self.quantise, self.lora)
         if self.lora is not None and self.engine is not None and self.engine.sleep == 2:
             raise ValueError("engine.sleep must be 0 or 1 with a lora, whose base the server would drop, got 2")
+        if self.lora is not None and self.lora.use_dora and self.engine is not None:
+            raise ValueError("lora.use_dora: vLLM serves no DoRA; leave use_dora or the engine out")
         check_merging(self.lora, self.quantise)
         if self.engine is not None and self._of_own_rollouts:
             raise ValueError(f"{self._of_own_rollouts[0]} is for rollouts by transformers, and an engine is set")
@@ -343,7 +347,8 @@ class VisionLanguage(TokenPolicy):
     @property
     def adapted_tower(self) -> Mapping[str, Tensor]:
         vision, named = vision_parameters(self._model), self._model.named_parameters()
-        return {f"model.{name}": tensor for name, tensor in named if "lora_" in name and name in vision}
+        own = {name: tensor for name, tensor in named if "lora_" in name and f".{POLICY}" in name}
+        return {f"model.{name}": tensor for name, tensor in own.items() if name in vision}
 
     def modules(self) -> Mapping[str, nn.Module]:
         return {"model": self._model}
@@ -409,6 +414,30 @@ class VisionLanguage(TokenPolicy):
         """Sets the attention of rollouts, and merges the adapter where `lora.merge_rollouts` is set."""
         with Attention.of(self.attention).sampling(self._model), self._merged() if self._merged else nullcontext():
             yield
+
+    def load_reward_adapter(self, path: str) -> None:
+        """Loads a reward model onto the frozen base. Raises ConfigError where it does not fit, and without a LoRA."""
+        if self.lora is None:
+            raise ConfigError(
+                f"reward adapter {path}: its base is the policy's, whose weights are all trained; set lora"
+            )
+        if self._rewards is None:
+            self._rewards = RewardAdapters(self._model)
+        self._rewards.add(path)
+
+    def adapter_scores(self, rollout: Rollout, path: str, size: int) -> Tensor:
+        """Returns the scores [B] of the answers by a loaded reward model, read at their last tokens."""
+        assert self._rewards is not None, "load_reward_adapter comes first"
+        # kept features are those of the policy's tower
+        backbone = replace(self.backbone, tower=None) if self._rewards.adapts_vision(path) else None
+        with self._rewards.active(path):
+            states = self.last_states(rollout, size, backbone)
+        return self._rewards.scores(path, states)
+
+    def write_tiny_adapter(self, seed: int, folder: Path) -> None:
+        """Writes a random reward model for this policy's base to a folder."""
+        model, _ = load(self.model, torch.float32, Attention.of(self.attention).loaded, _CONFIG)
+        write_tiny_adapter(model, decoder_name(model), seed, folder)
 
     def forget(self) -> None:
         """Frees the kept features of images."""

@@ -55,6 +55,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
     "A function of your own": ("python",),
     "On another machine": ("http",),
     "Judges with a head of one number": ("scalar_head",),
+    "Reward models on the policy's base": ("adapter_score",),
 }  # fmt: skip
 HEAD = """# Every reward
 

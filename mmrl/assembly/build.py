@@ -17,11 +17,21 @@ from mmrl.assembly.memory import check_memory, place
 from mmrl.assembly.reward_checks import check_coordinates
 from mmrl.core import plugins
 from mmrl.core.config import EvaluationSettings, Plugin, RunConfig
-from mmrl.core.contracts import Closing, ConfigError, Differentiable, Modality, Prefetching, Sampler, Stateful
+from mmrl.core.contracts import (
+    AdapterScoring,
+    Closing,
+    ConfigError,
+    Differentiable,
+    Modality,
+    Prefetching,
+    Sampler,
+    Stateful,
+)
 from mmrl.core.data import WeightsName
 from mmrl.core.declarations import MixDeclaration, PolicyDeclaration
 from mmrl.core.keys import seed_from
 from mmrl.core.lab_models import resolve_lab
+from mmrl.core.likelihoods import adapters_read
 from mmrl.core.reward_batches import MEDIA
 from mmrl.plans.offline import brings_log_probs
 from mmrl.prompts.curriculum import Curriculum
@@ -136,6 +146,9 @@ def _prepared(config: RunConfig, parts: Parts, processes: Processes) -> Parts:
     with processes.lockstep():
         parts = judged_by_settings(config, parts)
         parts.policy.prepare(processes.placement)
+        for adapter in adapters_read(parts.scorer.needs):
+            assert isinstance(parts.policy, AdapterScoring), "checked when the parts were built"
+            parts.policy.load_reward_adapter(adapter)
         check_coordinates(parts.policy, parts.scorers)  # a hub name may not tell the unit before
         parts.scorer.prepare(processes.placement)
         during_sampling.prepare(parts.sampler, processes.placement)

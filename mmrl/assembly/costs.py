@@ -6,7 +6,7 @@ from typing import Any, Literal
 from mmrl.core.config import RunConfig
 from mmrl.core.contracts import Loss, Modality, VideoMaking
 from mmrl.core.declarations import LossDeclaration
-from mmrl.core.likelihoods import THOUGHT, weights_read
+from mmrl.core.likelihoods import thought_needs, weights_read
 from mmrl.plans.flow import Plan
 from mmrl.plans.groups import GroupPlan
 from mmrl.training.off_policy_correction import is_corrected
@@ -64,7 +64,7 @@ def num_forwards(loss: Loss) -> int:
 
 def num_readings(needs: Collection[str]) -> int:
     """Returns how often all answers are read again, at most, for rewards that need what the policy thinks of them."""
-    return len(set(needs) & set(THOUGHT) - {"likelihoods.sampled"})
+    return len({*thought_needs(needs)} - {"likelihoods.sampled"})
 
 
 def requires_reference(loss: Loss, needs: Collection[str]) -> bool:

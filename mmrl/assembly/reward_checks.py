@@ -6,11 +6,20 @@ from collections.abc import Sequence
 import torch
 
 from mmrl.core.config import RunConfig
-from mmrl.core.contracts import Advantage, Assessing, BestChecking, ConfigError, Loss, Modality, SampleKind
+from mmrl.core.contracts import (
+    AdapterScoring,
+    Advantage,
+    Assessing,
+    BestChecking,
+    ConfigError,
+    Loss,
+    Modality,
+    SampleKind,
+)
 from mmrl.core.data import Prompt, Scores
 from mmrl.core.declarations import MixDeclaration, PolicyDeclaration, RewardDeclaration
 from mmrl.core.dense import DENSE
-from mmrl.core.likelihoods import RIGHT_ANSWERS, THOUGHT, weights_read
+from mmrl.core.likelihoods import RIGHT_ANSWERS, THOUGHT, adapters_read, thought_needs, weights_read
 from mmrl.core.reward_batches import CONTROLS, check_images, check_makes
 from mmrl.parsing.coordinates import UNKNOWN_UNIT
 from mmrl.plans.groups import GroupPlan
@@ -30,11 +39,13 @@ def check_thought(config: RunConfig, policy: Modality, scorer: Scorer, loss: Los
     """Raises ConfigError for rewards that need what the policy thinks of its answers where that cannot be known."""
     kept = {"averaged": config.averaging is not None, "old": loss.old_decay(0) is not None}
     for term in scorer.terms:
-        needs = sorted(term.reward.needs & set(THOUGHT))
+        needs = thought_needs(term.reward.needs)
         if not needs:
             continue
         said = f"reward {term.name!r} needs {' and '.join(needs)}"
-        if not isinstance(policy, Assessing):
+        if adapters_read(needs):
+            _check_adapters(config, policy, said)
+        if set(needs) & set(THOUGHT) and not isinstance(policy, Assessing):
             raise ConfigError(f"{said}: how likely a policy finds answers, and {config.modality['name']!r} writes none")
         if config.sharding == "full":
             raise ConfigError(f"{said}, which is not read by sharded weights; set sharding to none")
@@ -46,6 +57,16 @@ def check_thought(config: RunConfig, policy: Modality, scorer: Scorer, loss: Los
             if not kept.get(which, True):
                 hint = "set averaging.decay" if which == "averaged" else "take a loss that averages them"
                 raise ConfigError(f"{said}, and the run keeps no {which} weights; {hint}")
+
+
+def _check_adapters(config: RunConfig, policy: Modality, said: str) -> None:
+    """Raises ConfigError where the policy's base cannot carry a reward model."""
+    if not isinstance(policy, AdapterScoring):
+        raise ConfigError(
+            f"{said}: a reward model on the policy's base, which {config.modality['name']!r} carries none"
+        )
+    if config.modality.get("lora") is None:
+        raise ConfigError(f"{said}: a reward model on the policy's frozen base, and all weights are trained; set lora")
 
 
 def check_coordinates(policy: Modality, scorers: Sequence[Scorer]) -> None:

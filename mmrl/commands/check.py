@@ -20,10 +20,21 @@ from mmrl.assembly.group_checks import missing_tree, plans_of_iteration, shared_
 from mmrl.commands.instrumentation import Instrumented, instrument
 from mmrl.core import plugins
 from mmrl.core.config import DatasetSettings, Plugin, RolloutSettings, RunConfig
-from mmrl.core.contracts import EngineTwinned, Holding, Placement, PromptSharing, Provable, Reward, Shrinking, Sized
+from mmrl.core.contracts import (
+    AdapterScoring,
+    EngineTwinned,
+    Holding,
+    Placement,
+    PromptSharing,
+    Provable,
+    Reward,
+    Shrinking,
+    Sized,
+)
 from mmrl.core.data import Prompt
 from mmrl.core.declarations import AdvantageDeclaration
 from mmrl.core.lab_models import lab_of, resolve_lab
+from mmrl.core.likelihoods import adapters_read
 from mmrl.media.pictures import Role
 from mmrl.media.roles import role_of
 from mmrl.plans.offline import LOG_PROBS, restated
@@ -298,6 +309,9 @@ def _twins(parts: Parts, config: RunConfig, folder: Path) -> Parts:
         during_sampling.twin(parts.sampler, seed, folder / "twins" / "sampler"),
         twin(parts.scorer, "reward"),
     )
+    for adapter in adapters_read(scorer.needs):
+        assert isinstance(policy, AdapterScoring), "checked when the parts were built"
+        policy.write_tiny_adapter(seed, Path(adapter))
     return replace(parts, policy=policy, sampler=sampler, scorer=scorer, evaluation=evaluation)
 
 

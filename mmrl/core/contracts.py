@@ -42,6 +42,7 @@ from mmrl.system.json_server import Lost
 
 __all__ = [  # all names that an author of plug-ins needs, also those of other files
     "Action",
+    "AdapterScoring",
     "Advantage",
     "Assessing",
     "BestChecking",
@@ -421,6 +422,29 @@ class Assessing(Protocol):
         An end is a text that the answer begins with, and the text that follows; a token of both counts. The weights are
         those now in place, the temperature is 1. NaN where there is no end, or one that no answer can have.
         """
+        ...
+
+
+@runtime_checkable
+class AdapterScoring(Protocol):
+    """A policy whose frozen base also carries reward models, as adapters with a scalar head each. Optional."""
+
+    def load_reward_adapter(self, path: str) -> None:
+        """Loads the reward model of a folder or hub name onto the base, after `prepare`; it is switched off and frozen.
+
+        Raises ConfigError where it does not fit the base, or the base itself is trained.
+        """
+        ...
+
+    def adapter_scores(self, rollout: Rollout, path: str, size: int) -> Tensor:
+        """Returns the scores, [B] float32 on the CPU, of a rollout's answers by a loaded reward model.
+
+        Makes no graph, and at most `size` network calls at a time.
+        """
+        ...
+
+    def write_tiny_adapter(self, seed: int, folder: Path) -> None:
+        """Writes a random reward model that fits the base to a folder, before `prepare`."""
         ...
 
 

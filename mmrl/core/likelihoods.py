@@ -1,6 +1,6 @@
 """How likely the policy finds answers: what rewards may need of its log-probs under some of its weights."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal, cast, get_args
 
@@ -13,6 +13,7 @@ LikelihoodsName = Literal["sampled", "trained", "old", "reference", "averaged"]
 LIKELIHOODS = tuple(f"likelihoods.{name}" for name in get_args(LikelihoodsName))
 RIGHT_ANSWERS = tuple(f"right_answer.{name}" for name in get_args(WeightsName))
 THOUGHT = (*LIKELIHOODS, *RIGHT_ANSWERS)  # what the policy itself thinks of the answers
+ADAPTER = "adapter."  # and a folder or hub name: the score of each answer by this adapter on the policy's base
 ANSWER_TAG = "answer"  # where the right answer stands
 
 
@@ -63,3 +64,13 @@ def weights_read(needs: Iterable[str]) -> tuple[WeightsName, ...]:
     """Returns the weights by which answers are read once more for rewards that need all this; sorted."""
     found = {need.partition(".")[2] for need in needs if need in LIKELIHOODS or need in RIGHT_ANSWERS}
     return tuple(cast(WeightsName, name) for name in sorted(found - {"sampled"}))
+
+
+def adapters_read(needs: Iterable[str]) -> tuple[str, ...]:
+    """Returns the folders or hub names of the adapters that score answers for rewards that need all this; sorted."""
+    return tuple(sorted(need.removeprefix(ADAPTER) for need in needs if need.startswith(ADAPTER)))
+
+
+def thought_needs(needs: Collection[str]) -> list[str]:
+    """Returns which of a reward's needs the policy's own network answers; sorted."""
+    return sorted(need for need in needs if need in THOUGHT or need.startswith(ADAPTER))

@@ -13,7 +13,7 @@ from mmrl.core.data import Outputs, Prompt, Rollout
 from mmrl.core.declarations import RewardDeclaration
 from mmrl.core.dense import DENSE
 from mmrl.core.keys import GroupKey, generator
-from mmrl.core.likelihoods import THOUGHT, Likelihoods
+from mmrl.core.likelihoods import ADAPTER, THOUGHT, Likelihoods, thought_needs
 from mmrl.core.rewards import Checking, Reward, RewardBatch
 from mmrl.system.errors import ConfigError
 
@@ -46,6 +46,7 @@ class Thought:
 
     likelihoods: Mapping[str, Likelihoods] = field(default_factory=dict)
     right_answer: Mapping[str, Tensor] = field(default_factory=dict)
+    adapter_scores: Mapping[str, Tensor] = field(default_factory=dict)
 
 
 def reward_batch(rollout: Rollout, iteration: int, thought: Thought | None = None) -> RewardBatch:
@@ -72,6 +73,7 @@ def reward_batch(rollout: Rollout, iteration: int, thought: Thought | None = Non
         num_decisions=_num_decisions(rollout),
         likelihoods=thought.likelihoods,
         right_answer=thought.right_answer,
+        adapter_scores=thought.adapter_scores,
     )
 
 
@@ -101,6 +103,7 @@ def select(batch: RewardBatch, rows: Tensor) -> RewardBatch:
         num_decisions=None if batch.num_decisions is None else batch.num_decisions[rows],
         likelihoods={name: one.select(rows) for name, one in batch.likelihoods.items()},
         right_answer={name: one[rows] for name, one in batch.right_answer.items()},
+        adapter_scores={name: one[rows] for name, one in batch.adapter_scores.items()},
     )
 
 
@@ -125,13 +128,15 @@ def check_needs(name: str, reward: Reward, batch: RewardBatch, needs: frozenset[
             check_targets(name, reward, batch.prompts)
         elif need == IMAGE:
             check_images(name, reward, batch.prompts)
-        elif need in THOUGHT:
-            if entry not in getattr(batch, kind):
+        elif need in THOUGHT or need.startswith(ADAPTER):
+            if entry not in (batch.adapter_scores if need.startswith(ADAPTER) else getattr(batch, kind)):
                 raise ConfigError(f"reward {name!r} needs {need}: it judges the answers of a policy in training alone")
         elif need == CONTROLS or need in LOADED:
             continue  # whether there are controls is checked of the sampler's plan, before any sample is drawn
         elif need not in MEDIA:
-            raise ConfigError(f"reward {name!r} needs {need!r}; allowed are {', '.join(NEEDS)} and target.<field>")
+            raise ConfigError(
+                f"reward {name!r} needs {need!r}; allowed are {', '.join(NEEDS)}, target.<field> and adapter.<folder>"
+            )
         elif getattr(batch.outputs, need) is None:
             there = [name for name in MEDIA if getattr(batch.outputs, name) is not None]
             raise ConfigError(f"reward {name!r} needs {need}, but the policy makes {', '.join(there) or 'nothing'}")
@@ -154,7 +159,7 @@ def refuse_dense(name: str, reward: Reward) -> None:
 
 def refuse_thought(name: str, reward: Reward, where: str, hint: str = "") -> None:
     """Raises ConfigError for a reward that needs what the policy thinks of its answers, where nobody asks it."""
-    if needs := sorted(reward.needs & set(THOUGHT)):
+    if needs := thought_needs(reward.needs):
         raise ConfigError(f"reward {name!r} needs {needs[0]}, which {where} does not read{hint}")
 
 

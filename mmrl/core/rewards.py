@@ -36,6 +36,8 @@ class RewardBatch:
     # By the names of weights (`right_answer.NAME`): [B] float32 nats, the mean log-prob at temperature 1 of the tokens
     # of the target's answer in the tag `<answer>`, behind what the sample says before it; NaN without such a tag.
     right_answer: Mapping[str, Tensor] = field(default_factory=dict)
+    # By the folders or hub names of reward models that are adapters on the policy's base (`adapter.NAME`): [B] float32.
+    adapter_scores: Mapping[str, Tensor] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.prompts)

@@ -20,7 +20,7 @@ from mmrl.core.contracts import (
 )
 from mmrl.core.data import Outputs, Prompt
 from mmrl.core.keys import GroupKey, generator
-from mmrl.core.likelihoods import THOUGHT
+from mmrl.core.likelihoods import thought_needs
 from mmrl.core.reward_batches import Demands, check_images, check_makes
 from mmrl.scoring.calls import call_reward
 from mmrl.system.errors import ConfigError, raised
@@ -44,7 +44,7 @@ def check_steering(
     reward = reward_of(sampler)
     for prompts in sets if reward is not None else ():
         assert reward is not None, "just seen"
-        if thought := sorted(reward.needs & set(THOUGHT)):
+        if thought := thought_needs(reward.needs):
             raise ConfigError(f"{where}.reward needs {thought[0]}, which is read of whole answers alone")
         check_makes(f"{where}.reward", reward, policy.makes, modality)
         check_images(f"{where}.reward", reward, prompts)

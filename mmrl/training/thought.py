@@ -1,12 +1,19 @@
 """What the policy thinks of a rollout's answers, read once for all rewards that need it."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 
 from torch import Tensor
 
-from mmrl.core.contracts import Assessing, Modality
+from mmrl.core.contracts import AdapterScoring, Assessing, Modality
 from mmrl.core.data import Prompt, Rollout
-from mmrl.core.likelihoods import ANSWER_TAG, THOUGHT, Likelihoods, right_answer_of, weights_read
+from mmrl.core.likelihoods import (
+    ANSWER_TAG,
+    THOUGHT,
+    Likelihoods,
+    adapters_read,
+    right_answer_of,
+    weights_read,
+)
 from mmrl.core.reward_batches import Thought
 
 OPENING, CLOSING = f"<{ANSWER_TAG}>", f"</{ANSWER_TAG}>"
@@ -17,8 +24,9 @@ def thought_of(policy: Modality, rollout: Rollout, needs: Collection[str], size:
 
     Each set of weights reads the answers once, and the right answers behind the same thoughts once.
     """
+    scores = _adapter_scores(policy, rollout, adapters_read(needs), size)
     if not set(THOUGHT) & set(needs):
-        return Thought()
+        return Thought(adapter_scores=scores)
     assert isinstance(policy, Assessing), "checked when the parts were built"
     likelihoods: dict[str, Likelihoods] = {}
     if "likelihoods.sampled" in needs:
@@ -30,7 +38,15 @@ def thought_of(policy: Modality, rollout: Rollout, needs: Collection[str], size:
                 likelihoods[which] = policy.likelihoods(rollout, size)
             if f"right_answer.{which}" in needs:
                 right_answer[which] = policy.mean_log_probs(rollout, _right_ends(rollout), size)
-    return Thought(likelihoods, right_answer)
+    return Thought(likelihoods, right_answer, scores)
+
+
+def _adapter_scores(policy: Modality, rollout: Rollout, adapters: Sequence[str], size: int) -> dict[str, Tensor]:
+    """Returns the scores [B] of the answers by each adapter on the policy's base."""
+    if not adapters:
+        return {}
+    assert isinstance(policy, AdapterScoring), "checked when the parts were built"
+    return {adapter: policy.adapter_scores(rollout, adapter, size) for adapter in adapters}
 
 
 def _right_ends(rollout: Rollout) -> list[tuple[str, str] | None]:

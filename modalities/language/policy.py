@@ -20,7 +20,7 @@ from mmrl.plans.offline import OFFLINE, TOKENS
 
 from ..encoding.inputs import EncodedPrompt, called, pad_rows
 from ..tokens.attention import takes_trees
-from ..tokens.backbone import Answers
+from ..tokens.backbone import Answers, Backbone
 from ..tokens.completions import Completions
 from ..tokens.log_probs import self_certainties, token_log_probs
 from ..tokens.one_at_a_time import hidden_one_at_a_time
@@ -271,6 +271,27 @@ class TokenPolicy(TokenGenerator):
             means[row] = log_prob[number, places].mean()
         return means
 
+    @torch.no_grad()
+    def last_states(self, rollout: Rollout, size: int, backbone: Backbone | None = None) -> Tensor:
+        """Returns the last hidden states [B, H], float32 on the CPU, at the last tokens of all answers.
+
+        That is the end token of a finished answer. `backbone`: another than the policy's own, of the same network.
+        """
+        self.rest_engine()
+        trace: TokenTrace = rollout.trace
+        found = []
+        for rows in torch.arange(rollout.num_samples).split(size):
+            numbers, place = rollout.prompt[rows].unique(return_inverse=True)
+            length = trace.completions.length[rows]
+            # states are those from which a token is predicted, so one more stands behind the last
+            tokens = torch.nn.functional.pad(trace.completions.tokens[rows, : int(length.max())], (0, 1))
+            prompts = [trace.prompts[number] for number in numbers.tolist()]
+            self.num_calls += len(rows)
+            with self.running():
+                states = self._hidden_states(prompts, Answers(place, tokens, length + 1, length), backbone)
+            found.append(states.float().cpu())
+        return torch.cat(found)
+
     def _token_log_probs(
         self,
         trace: TokenTrace,
@@ -335,9 +356,11 @@ class TokenPolicy(TokenGenerator):
                 return found
             return *found, self_certainties(hidden, self.head, distribution, self.vocabulary_chunk)
 
-    def _hidden_states(self, prompts: Sequence[EncodedPrompt], answers: Answers) -> Tensor:
+    def _hidden_states(
+        self, prompts: Sequence[EncodedPrompt], answers: Answers, backbone: Backbone | None = None
+    ) -> Tensor:
         """Returns the states [N, H] from which the tokens of the answers are predicted."""
-        backbone, mode = self.backbone, self._mode_of(answers)
+        backbone, mode = backbone or self.backbone, self._mode_of(answers)
         if not backbone.one_at_a_time:
             return _HIDDEN_BY_MODE[mode](backbone, prompts, answers)
         return hidden_one_at_a_time(_HIDDEN_BY_MODE[mode], backbone, prompts, answers, by_answer=mode == "none")

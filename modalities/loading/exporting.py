@@ -2,6 +2,7 @@
 
 import inspect
 import json
+import math
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -98,10 +99,11 @@ def loading_code(pipeline: Any, names: Sequence[str]) -> list[str]:
 def write_for_comfyui(exported: Path, target: Path) -> None:
     """Writes an exported file of one network again for ComfyUI; diffusers' loaders read the result, too.
 
-    ComfyUI does not read diffusers' header, so alpha / rank is multiplied into the weights. A UNet gets the names of
+    ComfyUI does not read diffusers' header, so the scale is multiplied into the weights. A UNet gets the names of
     kohya's scripts by diffusers' conversion, Wan its own names; other transformers keep those of diffusers, which
     ComfyUI knows of the families that it maps.
-    Raises ConfigError for a file without rank and alpha, with several networks, or with layers that differ in rank.
+    Raises ConfigError for a file without rank and alpha, with several networks, with layers that differ in rank, or
+    with a DoRA, whose norms ComfyUI takes otherwise.
     """
     from diffusers.utils import convert_state_dict_to_kohya
     from safetensors import safe_open
@@ -114,9 +116,12 @@ def write_for_comfyui(exported: Path, target: Path) -> None:
     if len(names) != 1 or f"{names[0]}.r" not in settings:
         raise ConfigError(f"{exported} is no LoRA of one network with its rank in the header, as `mmrl export` writes")
     (name,) = names
-    if any(settings.get(f"{name}.{kind}") for kind in ("rank_pattern", "alpha_pattern", "use_rslora")):
+    if any(settings.get(f"{name}.{kind}") for kind in ("rank_pattern", "alpha_pattern")):
         raise ConfigError(f"{exported}: a LoRA whose layers differ in rank or alpha has no file for ComfyUI")
-    scale = settings[f"{name}.lora_alpha"] / settings[f"{name}.r"]
+    if settings.get(f"{name}.use_dora"):
+        raise ConfigError(f"{exported}: a DoRA (lora.use_dora) has no file for ComfyUI")
+    rank = settings[f"{name}.r"]
+    scale = settings[f"{name}.lora_alpha"] / (math.sqrt(rank) if settings.get(f"{name}.use_rslora") else rank)
     named: dict[str, Tensor] = {key: t * scale if ".lora_B." in key else t for key, t in layers.items()}
     if name == "unet":
         named = convert_state_dict_to_kohya(named)

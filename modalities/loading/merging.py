@@ -1,6 +1,7 @@
 """A LoRA added to the frozen weights for the time of a rollout, whose network calls then are those of the base alone.
 
-Maths: W + alpha / rank * B A, rounded to the dtype of W (Hu et al. 2021, arXiv 2106.09685, section 4.1).
+Maths: W + scale B A, rounded to the dtype of W (Hu et al. 2021, arXiv 2106.09685, section 4.1); of a DoRA
+m (W + scale B A) / |W + scale B A| (Liu et al. 2024, arXiv 2402.09353, equation 5).
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -53,7 +54,7 @@ class MergedAdapters:
         self._is_merged = True
         try:
             for layer in layers:
-                layer.merge()
+                _merge(layer)
             yield
         finally:
             for layer in layers:
@@ -100,6 +101,15 @@ def adapter_layers(network: nn.Module) -> list[Any]:
     from peft.tuners.lora import LoraLayer
 
     return [module for module in network.modules() if isinstance(module, LoraLayer)]
+
+
+def _merge(layer: Any) -> None:
+    """Merges the adapter of a layer into the storage that its weights have, to which a compiled step refers."""
+    before = [(tensor, tensor.data) for tensor in _written(layer)]
+    layer.merge()
+    for tensor, storage in before:
+        if tensor.data_ptr() != storage.data_ptr():  # that of a DoRA makes new tensors
+            tensor.data = storage.copy_(tensor.data)
 
 
 def _written(layer: Any) -> list[Tensor]:

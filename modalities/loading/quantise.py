@@ -71,9 +71,14 @@ class Quantise(Checked):
 
 
 def only_with_lora(quantise: Quantise | None, lora: Lora | None) -> None:
-    """Raises ValueError for quantised weights without a LoRA: rounded weights cannot be trained."""
+    """Raises ValueError for quantised weights without a LoRA: rounded weights cannot be trained.
+
+    And for 8 bits under a DoRA, whose layers peft breaks on a CPU when it takes the norms of their weights.
+    """
     if quantise is not None and lora is None:
         raise ValueError("quantise is for frozen weights under a LoRA; set lora, too, or leave quantise out")
+    if quantise is not None and lora is not None and lora.use_dora and quantise.bits == 8:
+        raise ValueError("lora.use_dora needs weights in the run's precision or in 4 bits; set quantise.bits to 4")
 
 
 def quantised_layers(model: nn.Module) -> list[str]:

@@ -25,7 +25,7 @@ from mmrl.core.contracts import (
 from mmrl.core.data import Prompt, Scores
 from mmrl.core.declarations import RewardDeclaration
 from mmrl.core.dense import DENSE
-from mmrl.core.likelihoods import THOUGHT
+from mmrl.core.likelihoods import thought_needs
 from mmrl.core.reward_batches import pack, select, units_of
 
 
@@ -167,7 +167,7 @@ def common_granularity(rewards: Iterable[Reward]) -> Granularity:
 
 def check_judges_outputs_alone(reward: Reward) -> None:
     """Raises ValueError for a reward that reads what the policy thinks of the answers, where others are judged."""
-    if thought := sorted(reward.needs & set(THOUGHT)):
+    if thought := thought_needs(reward.needs):
         raise ValueError(f"the inner reward must judge by outputs and prompts alone, got one that needs {thought[0]}")
 
 

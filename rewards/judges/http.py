@@ -17,7 +17,7 @@ from torch import Tensor
 from mmrl.core.checked import Checked
 from mmrl.core.contracts import ConfigError, Granularity, Placement, RewardBatch, RunError
 from mmrl.core.declarations import RewardDeclaration
-from mmrl.core.likelihoods import THOUGHT
+from mmrl.core.likelihoods import thought_needs
 from mmrl.core.reward_batches import LOADED
 from mmrl.core.wire import WireError
 from mmrl.core.wire_media import Pixels
@@ -113,7 +113,7 @@ class Http(Checked):
             raise ValueError(f"range must be [low, high] with low < high, got {list(self.range)}")
         if self.granularity not in ("sample", "turn", "episode", "group"):
             raise ValueError(f"granularity must be sample, turn, episode or group, got {self.granularity!r}")
-        if thought := sorted(self.needs & set(THOUGHT)):
+        if thought := thought_needs(self.needs):
             raise ValueError(f"needs: what the policy thinks of its answers is not sent to servers, got {thought[0]}")
         if (self.protocol == "mmrl") != bool(self.reward):
             raise ValueError(

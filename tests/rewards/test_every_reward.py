@@ -19,7 +19,7 @@ from mmrl.core.contracts import ConfigError, Granularity, Placement, Reward, Rew
 from mmrl.core.data import Outputs, Scores
 from mmrl.core.dense import DENSE
 from mmrl.core.keys import generator
-from mmrl.core.likelihoods import THOUGHT
+from mmrl.core.likelihoods import ADAPTER, thought_needs
 from mmrl.core.plugins import build, find, names
 from mmrl.core.reward_batches import IMAGE, LOADED, MEDIA, NEEDS, check_needs, check_prompts, select, units_of
 from mmrl.rewards.base.wrapper import as_wide_as
@@ -67,7 +67,7 @@ def test_the_class_says_what_the_reward_is(name: str, example: Example, reward: 
         assert said.granularity in get_args(Granularity)
         assert isinstance(said.differentiable, bool)
         assert isinstance(said.needs, frozenset)
-        assert all(need in NEEDS or need.startswith("target.") for need in said.needs)
+        assert all(need in NEEDS or need.startswith(("target.", ADAPTER)) for need in said.needs)
         assert said.batch_size is None or (isinstance(said.batch_size, int) and said.batch_size > 0)
     if math.inf in map(abs, cls.range):
         text = " ".join([inspect.getdoc(cls) or "", inspect.getsource(cls)])
@@ -161,8 +161,8 @@ def test_what_it_needs_is_complete_and_missed_where_it_lacks(reward: Reward, exa
             lacking = replace(bare, outputs=replace(outputs, **{need: None}))
         elif need == IMAGE:
             lacking = replace(bare, prompts=tuple(replace(prompt, media=()) for prompt in prompts))
-        elif need in THOUGHT:
-            lacking = replace(bare, likelihoods={}, right_answer={})
+        elif thought_needs({need}):
+            lacking = replace(bare, likelihoods={}, right_answer={}, adapter_scores={})
         else:
             gone = need.removeprefix("target.")
             lacking = replace(

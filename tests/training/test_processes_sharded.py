@@ -37,6 +37,7 @@ class WholeGroups(Grpo):
     scope: ClassVar[str] = "group"
 '''
 
+DORA = {"use_dora": True, "use_rslora": True}
 ANSWERS: dict[str, dict[str, Any]] = {
     "full, cache": {
         "modality": FULL | CHECKPOINTED | {"sharing": "cache"},
@@ -49,8 +50,8 @@ ANSWERS: dict[str, dict[str, Any]] = {
         "loss": grpo("decision", kl_coef=0.1, kl="k3"),
         "optimizer": MOMENTUM,
     },
-    "lora, packed, 5 prompts in chunks": {
-        "modality": LORA | CHECKPOINTED | {"sharing": "packed"},
+    "dora, packed, 5 prompts in chunks": {
+        "modality": LORA | CHECKPOINTED | {"sharing": "packed", "lora": {"rank": 4, "alpha": 8} | DORA},
         "loss": grpo("sample", kl_coef=0.1, kl="k3"),
         "prompts_per_iteration": 5,
         "rollout_groups": 2,
@@ -69,8 +70,8 @@ ANSWERS: dict[str, dict[str, Any]] = {
     },
 }
 IMAGES: dict[str, dict[str, Any]] = {
-    "grpo, lora": {
-        "modality": SETTINGS["modality"] | {"lora": {"rank": 4, "alpha": 8}, "network_batch": 5},
+    "grpo, dora": {
+        "modality": SETTINGS["modality"] | {"lora": {"rank": 4, "alpha": 8} | DORA, "network_batch": 5},
         "loss": {"name": "grpo", "clip_low": 0.01, "clip_high": 0.01, "kl_coef": 0.1},
         "updates": {"micro_batch": 5},
     },

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from mmrl.modalities.vision_language import VisionLanguage
 from tests.process_runs import assert_same_run, metrics, movement, train, write_inputs
 from tests.tiny_texts import clips, questions, tasks
 from tests.vision_twins import twin
@@ -100,6 +101,7 @@ EPISODES: dict[str, Any] = {
     "rewards": [{"name": "episode_success"}, {"name": "my_texts:Letters", "weight": 0.5}],
     "evaluation": {"every": 2, "sampler": TURNS, "samples_per_prompt": 2, "saved_samples": 3},
 }
+ADAPTER = {"name": "adapter_score", "adapter": "reward_adapter", "weight": 0.5}
 CASES: dict[str, dict[str, Any]] = {
     "full, decision, batch std": {"loss": grpo("decision"), "advantage": {"name": "grpo", "std": "batch"}},
     "full, sample, kl, momentum": {"loss": grpo("sample", kl_coef=0.1, kl="k3"), "optimizer": MOMENTUM},
@@ -117,6 +119,15 @@ CASES: dict[str, dict[str, Any]] = {
     "lora, decision, kl, 5 prompts in chunks": {
         "modality": LORA,
         "loss": grpo("decision", kl_coef=0.1, kl="k3"),
+        "prompts_per_iteration": 5,
+        "rollout_groups": 2,
+    },
+    "lora, a reward model on the same base, 5 prompts in chunks": {
+        "modality": LORA,
+        "loss": grpo("sample"),
+        "rewards": [{"name": "my_texts:Letters"}, ADAPTER],
+        "evaluation": CONTROLS["evaluation"] | reward("nothing"),
+        "updates": {"micro_batch": 3},
         "prompts_per_iteration": 5,
         "rollout_groups": 2,
     },
@@ -165,6 +176,8 @@ def write_questions(folder: Path, changes: dict[str, Any]) -> None:
         prompts = clips().model_dump(mode="json", exclude_unset=True)
     elif changes.get("modality") == AGENT:
         prompts = str(tasks())
+    if ADAPTER in changes.get("rewards", ()):
+        VisionLanguage(model=str(twin("qwen2_5_vl"))).write_tiny_adapter(3, folder / "reward_adapter")
     answers = {"name": "autoregressive", "max_tokens": 6}
     settings = {
         "prompts": {"train": prompts, "held_out": prompts},

@@ -34,13 +34,13 @@ def generated(pipeline: Any, family: str) -> Tensor:
     return found
 
 
-def adapted(family: str) -> Any:
+def adapted(family: str, **settings: Any) -> Any:
     """A tiny pipeline whose networks have an adapter that changes them, of alpha / rank 3."""
     pipeline = tiny_pipeline(family, 0)
     generator = torch.Generator().manual_seed(1)
     for name in FAMILIES[family].networks:
         network = getattr(pipeline, name)
-        Lora(rank=2, alpha=6).add_to(network, None, name)
+        Lora(rank=2, alpha=6, **settings).add_to(network, None, name)
         for parameter in network.parameters():
             if parameter.requires_grad:
                 parameter.data.normal_(std=0.2, generator=generator)
@@ -73,6 +73,31 @@ def test_the_stock_pipeline_generates_with_an_export_what_the_weights_in_place_d
     Lora(rank=2, path=str(tmp_path)).add_to(again.transformer, None, "transformer")
     assert again.transformer.peft_config["default"].lora_alpha == 6
     torch.testing.assert_close(generated(again, family), ours, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("family", "settings"), [("flux", {"use_dora": True, "use_rslora": True}), ("wan21", {"use_rslora": True})]
+)
+def test_the_stock_pipeline_and_a_further_run_load_a_dora_and_an_rslora(
+    family: str, settings: dict[str, Any], tmp_path: Path
+) -> None:
+    pipeline = adapted(family, **settings)
+    code = exported(pipeline, family, tmp_path)
+    ours, stock, again = generated(pipeline, family), tiny_pipeline(family, 0), tiny_pipeline(family, 0)
+    exec("\n".join(code), {"pipe": stock, "folder": str(tmp_path)})
+    torch.testing.assert_close(generated(stock, family), ours, atol=1e-5, rtol=1e-5)
+    Lora(path=str(tmp_path), **settings).add_to(again.transformer, None, "transformer")
+    torch.testing.assert_close(generated(again, family), ours, atol=1e-5, rtol=1e-5)
+    target = tmp_path / "comfyui" / "lora.safetensors"
+    if "use_dora" in settings:
+        with pytest.raises(ConfigError, match=r"a DoRA .* has no file for ComfyUI"):
+            write_for_comfyui(tmp_path / FILE, target)
+        return
+    write_for_comfyui(tmp_path / FILE, target)
+    stock = tiny_pipeline(family, 0)
+    stock.load_lora_weights(target.parent, weight_name=target.name)
+    torch.testing.assert_close(generated(stock, family), ours, atol=1e-5, rtol=1e-5)
 
 
 @pytest.mark.slow

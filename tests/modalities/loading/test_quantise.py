@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ from torch import Tensor, nn
 
 from mmrl.core.contracts import ConfigError, Placement
 from mmrl.core.views import DecisionView
-from mmrl.modalities.loading.lora import Lora
+from mmrl.modalities.loading.lora import Lora, _begin_at_own_norms
 from mmrl.modalities.loading.quantise import Quantise, quantised_layers
 from mmrl.modalities.sd3 import StableDiffusion3
 from mmrl.modalities.tiny.sd3 import write_tiny_sd3
@@ -20,6 +21,7 @@ from tests import vision_twins
 
 CPU = Placement(torch.device("cpu"), torch.float32)
 LORA = Lora(rank=2, alpha=4)
+DORA = Lora(rank=2, alpha=4, use_dora=True, use_rslora=True)
 ALL = DecisionView(torch.arange(9))
 
 
@@ -39,6 +41,8 @@ def test_linear_layers_of_numbered_blocks_are_quantised_but_for_those_kept_in_fl
 def test_quantised_weights_without_a_lora_are_refused(kind: Any) -> None:
     with pytest.raises(ValueError, match="quantise is for frozen weights under a LoRA"):
         kind(model="x/y", quantise=Quantise())
+    with pytest.raises(ValueError, match=r"lora\.use_dora needs weights in the run's precision or in 4 bits"):
+        kind(model="x/y", lora=DORA, quantise=Quantise(bits=8))
 
 
 def test_a_missing_library_is_named_with_the_extra_that_brings_it(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -79,9 +83,9 @@ def train(policy: Any, loss: Callable[[], Tensor]) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("bits", [4, 8])
+@pytest.mark.parametrize(("bits", "lora"), [(4, LORA), (8, LORA), (4, DORA)])
 def test_a_quantised_network_of_images_trains_its_adapter_and_says_what_its_dequantised_twin_says(
-    bits: Any, tmp_path: Path
+    bits: Any, lora: Lora, tmp_path: Path
 ) -> None:
     pytest.importorskip("bitsandbytes")
     write_tiny_sd3(tmp_path / "twin", 0)
@@ -90,7 +94,7 @@ def test_a_quantised_network_of_images_trains_its_adapter_and_says_what_its_dequ
         torch.manual_seed(0)
         given: dict[str, Any] = {
             "model": str(tmp_path / "twin"),
-            "lora": LORA,
+            "lora": lora,
             "height": 32,
             "width": 32,
             "max_sequence_length": 8,
@@ -111,6 +115,8 @@ def test_a_quantised_network_of_images_trains_its_adapter_and_says_what_its_dequ
         assert 0 < distance < (0.3 if bits == 4 else 0.03)
         if bits == 4:
             dequantise(quantised.trained_network(), plain.trained_network())
+            if lora.use_dora:  # its lengths are those of the rounded weights
+                _begin_at_own_norms(plain.trained_network())
             torch.testing.assert_close(ours, velocity(plain), atol=1e-5, rtol=1e-5)
     train(quantised, lambda: velocity(quantised).square().sum())
     with torch.no_grad():
@@ -119,7 +125,7 @@ def test_a_quantised_network_of_images_trains_its_adapter_and_says_what_its_dequ
         with quantised.weights("reference"):
             torch.testing.assert_close(velocity(quantised), ours, atol=1e-6, rtol=1e-6)
         quantised.export(tmp_path / "lora")
-        again = policy(quantise=Quantise(bits=bits), lora=Lora(path=str(tmp_path / "lora")))
+        again = policy(quantise=Quantise(bits=bits), lora=replace(lora, path=str(tmp_path / "lora")))
         torch.testing.assert_close(velocity(again), moved, atol=1e-6, rtol=1e-6)
 
 
