@@ -42,6 +42,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
         "video_align",
     ),
     "Sound": ("clap",),
+    "Sets of images, sounds or answers": ("exemplar", "frechet", "vendi"),
     "Episodes, labs and labels": (
         "edits", "episode_success", "given_score", "invalid_action", "motion", "shapes", "soft_shapes", "step_reward",
     ),
