@@ -17,8 +17,8 @@ FILE = Path(__file__).parents[1] / "docs" / "algorithms.md"
 GROUPS: dict[str, tuple[str, ...]] = {  # all but those of `recipes.FIRST`, which have a table of their own
     "Images and videos, by flow and diffusion": (
         "Adjoint Matching", "AlignProp", "AWM", "Best of n", "BranchGRPO", "Confidence-aware reward", "ControlNet++",
-        "Ctrl-U", "D3PO", "DDPO", "DGPO", "Diffusion-DPO", "Diffusion-KTO", "DPOK", "DRaFT", "DRAGON", "E-GRPO", "Edit-R1",
-        "FK steering", "Flow-DPPO", "Flow-NRG", "Flow-RWR", "G2RPO", "GRPO-Guard", "InstructVideo", "LOOP",
+        "Ctrl-U", "D3PO", "DDPO", "DGPO", "Diffusion-DPO", "Diffusion-KTO", "DPOK", "DRaFT", "DRAGON", "E-GRPO",
+        "Edit-R1", "FK steering", "Flow-DPPO", "Flow-NRG", "Flow-RWR", "G2RPO", "GRPO-Guard", "InstructVideo", "LOOP",
         "MixGRPO-Flash", "MJ-Bench", "Multi-Reward as Condition", "Neighbor GRPO", "OneReward", "PEPG", "PRDP",
         "Precise", "Pref-GRPO", "Preference As Reward", "RAFT", "ReFL", "REINFORCE", "Reward model ensembles",
         "Reward-weighted regression", "RewardDance", "RLCM", "Seedance 1.0", "SPIN-Diffusion", "Supervised fine-tuning",

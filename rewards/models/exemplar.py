@@ -10,7 +10,7 @@ from torch import Tensor
 from mmrl.core.checked import Checked
 from mmrl.core.contracts import ConfigError, Granularity, License, Placement, RewardBatch
 
-from ..base.example_sets import embedded_examples, example_texts, write_tiny_examples, write_tiny_texts
+from ..base.networks.example_sets import embedded_examples, example_texts, write_tiny_examples, write_tiny_texts
 from ..base.networks.set_embedders import (
     EmbedSamples,
     Features,

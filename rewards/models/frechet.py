@@ -11,8 +11,8 @@ from torch import Tensor
 from mmrl.core.checked import Checked
 from mmrl.core.contracts import ConfigError, Granularity, License, Placement, RewardBatch
 
-from ..base.example_sets import embedded_examples, write_tiny_examples
 from ..base.frechet_distance import Covariance, FrechetSet, Moments, leave_one_out
+from ..base.networks.example_sets import embedded_examples, write_tiny_examples
 from ..base.networks.set_embedders import (
     EmbedSamples,
     Features,

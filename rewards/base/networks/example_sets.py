@@ -11,7 +11,7 @@ from mmrl.core.data import Outputs
 from mmrl.media.mp4 import read_sound
 from mmrl.media.pictures import StoredPicture, as_tensor
 
-from .networks.set_embedders import OUTPUTS, EmbedSamples, Features
+from .set_embedders import OUTPUTS, EmbedSamples, Features
 
 IMAGES = (".png", ".jpg", ".jpeg", ".webp", ".bmp")
 SOUNDS = (".wav", ".flac", ".mp3", ".ogg", ".m4a", ".mp4")
