@@ -46,6 +46,23 @@ GROUPS: dict[str, tuple[str, ...]] = {  # all but those of `recipes.FIRST`, whic
 FIRST = "What people come for"
 ABOUT = {
     "Images and videos, by flow and diffusion": (
+        "AWM", "AlignProp", "BranchGRPO", "D3PO", "DDPO", "DGPO", "DPOK", "DRAGON", "DRaFT", "G2RPO",
+        "InstructVideo", "LOOP", "OneReward", "PEPG", "PRDP", "Precise", "RAFT", "REINFORCE", "RLCM", "ReFL",
+        "RewardDance", "SVDD", "UnifiedReward", "VADER", "VisionReward",
+    ),
+    "Answers, clicks and turns": (
+        "BLEUBERI", "BRPO", "CGPO", "DUMP", "EMPO", "FGRPR", "GCPO", "GRIT", "GTPO", "Intuitor", "MagicMirror",
+        "PPR", "PURE", "ProgRM", "PromptEnhancer", "ReDit", "ReMax", "RewardAnything", "RoboRefer", "SCST",
+        "SPCT", "SRPO", "ToolRL", "TreeRL", "TreeRPO", "VPO", "XRPO", "pPE",
+    ),
+    "Both": (
+        "APA", "AsymRE", "CISPO", "CoPG", "DPO", "GDPO", "GMPO", "GPG", "GVPO", "HERON", "InfoNCA", "MaxRL",
+        "NCA", "NGRPO", "ODPO", "OPO", "QAE", "REBEL", "RLOO", "RPO", "SAPO", "SPPO", "TOPR", "rDPO",
+    ),
+}  # fmt: skip
+FIRST = "What people come for"
+ABOUT = {
+    "Images and videos, by flow and diffusion": (
         "AWM", "AlignProp", "BranchGRPO", "D3PO", "DDPO", "DGPO", "DPOK", "DRaFT", "G2RPO", "InstructVideo",
         "LOOP", "OneReward", "PEPG", "PRDP", "Precise", "RAFT", "REINFORCE", "RLCM", "ReFL", "RewardDance",
         "SVDD", "UnifiedReward", "VADER", "VisionReward",

@@ -41,6 +41,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
         "subject_consistency", "video_align", "video_score",
     ),
     "Sound": ("clap",),
+    "Sets of images, sounds or answers": ("exemplar", "frechet", "vendi"),
     "Episodes, labs and labels": (
         "edits", "episode_success", "given_score", "invalid_action", "motion", "shapes", "soft_shapes",
         "step_reward",

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import ClassVar, Self
 
 import torch
 from torch import Tensor
@@ -12,7 +12,7 @@ from mmrl.core.checked import Checked
 from mmrl.core.contracts import Granularity, License, Placement, RewardBatch
 
 from ..base.networks.clap import Clap as Network
-from ..base.networks.clap import load_clap, resampled, windows_of, write_tiny_clap
+from ..base.networks.clap import load_clap, windows_at, write_tiny_clap
 from ..base.networks.clip import cosines
 
 
@@ -56,7 +56,8 @@ class Clap(Checked):
         Raises ValueError for sound without samples or of an unknown rate, and for NaN or infinity.
         """
         assert self._clap is not None, "prepare comes before score"
-        sounds = self._heard(batch, self._clap)
+        assert batch.outputs.audio is not None, "scoring checks needs"
+        sounds = windows_at(batch.outputs.audio, batch.outputs.audio_rate, self._clap)
         ends = [0]
         for windows in sounds:
             ends.append(ends[-1] + len(windows))
@@ -64,16 +65,3 @@ class Clap(Checked):
         texts = self._clap.texts([prompt.text for prompt in batch.prompts])
         means = [cosines(embeddings[start:end], texts[row]).mean() for row, (start, end) in enumerate(pairwise(ends))]
         return torch.stack(means)
-
-    def _heard(self, batch: RewardBatch, clap: Network) -> list[list[Any]]:
-        """Returns the windows of each sound, mono and at the model's rate."""
-        audio, rates = batch.outputs.audio, batch.outputs.audio_rate
-        assert audio is not None, "scoring checks needs"
-        if rates is None or min(rates) < 1:
-            raise ValueError(f"needs the samples a second of every sound, got {rates}")
-        if 0 in audio.shape[1:] or not audio.isfinite().all():
-            raise ValueError(f"needs sounds of finite samples [B, channels, S], got the shape {tuple(audio.shape)}")
-        mono = audio.detach().float().mean(1)  # [B, S]
-        return [
-            windows_of(resampled(wave, rate, clap.rate), clap.window) for wave, rate in zip(mono, rates, strict=True)
-        ]

@@ -87,6 +87,19 @@ def windows_of(samples: Any, length: int) -> list[Any]:
     return [samples[start : start + length] for start in starts]
 
 
+def windows_at(audio: Tensor, rates: Sequence[int] | None, clap: Clap) -> list[list[Any]]:
+    """Returns the windows of each of B sounds [B, channels, S], the mean of their channels at the model's rate.
+
+    Raises ValueError for sound without samples or of an unknown rate, and for NaN or infinity.
+    """
+    if rates is None or min(rates) < 1:
+        raise ValueError(f"needs the samples a second of every sound, got {rates}")
+    if 0 in audio.shape[1:] or not audio.isfinite().all():
+        raise ValueError(f"needs sounds of finite samples [B, channels, S], got the shape {tuple(audio.shape)}")
+    mono = audio.detach().float().mean(1)  # [B, S]
+    return [windows_of(resampled(wave, rate, clap.rate), clap.window) for wave, rate in zip(mono, rates, strict=True)]
+
+
 def load_clap(model: str, device: torch.device) -> Clap:
     """Loads a CLAP by hub name or folder. Raises ConfigError where there is none, or one that picks random parts."""
     from transformers import AutoFeatureExtractor, AutoTokenizer, ClapModel

@@ -18,6 +18,7 @@ from mmrl.rewards.models.clap import Clap
 from tests.parameters import in_one_test
 from tests.rewards.example import GROUP, Example, make_batch
 from tests.rewards.pictures import CPU, random_texts
+from tests.rewards.sounds import sounds
 
 TEXTS = ["a dog barks", "rain on a roof, far thunder", "a dog barks", "naïve café 🙂"]
 RATES = (16_000, 24_000, 44_100, 48_000)
@@ -25,17 +26,6 @@ RATES = (16_000, 24_000, 44_100, 48_000)
 
 def batch_of(sounds: Tensor, rates: tuple[int, ...] | None, texts: list[str]) -> RewardBatch:
     return make_batch(Outputs(audio=sounds, audio_rate=rates), texts)
-
-
-def sounds(source: random.Random, count: int, samples: int) -> Tensor:
-    """[count, 2, samples]: tones, noise, and tones in noise, of any loudness."""
-    generator = torch.Generator().manual_seed(source.getrandbits(32))
-    pitch = 0.01 + 0.3 * torch.rand(count, 1, 1, generator=generator)
-    tone = torch.sin(pitch * torch.arange(samples)).expand(count, 2, samples)
-    noise = 2 * torch.rand(count, 2, samples, generator=generator) - 1
-    share = (torch.arange(count) % 3 / 2)[:, None, None]
-    loudness = torch.rand(count, 1, 1, generator=generator)
-    return loudness * (share * tone + (1 - share) * noise)
 
 
 def random_batch(source: random.Random) -> RewardBatch:
