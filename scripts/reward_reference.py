@@ -27,9 +27,9 @@ GROUPS: dict[str, tuple[str, ...]] = {
     "Text and reasoning": (
         "anls", "answer_consistency", "answer_likelihood", "best_scored", "bleu", "cider", "code_similarity",
         "exact_answer", "finished", "format_tags", "grounded_boxes", "json_schema", "label_tree", "length_curve",
-        "length_window", "listener", "majority_vote", "math_answer", "multiple_choice", "number", "overlong", "reference_steps",
-        "repetition", "response_diversity", "rouge", "self_certainty", "semantic_similarity", "semantic_vote",
-        "text_f1", "tool_call", "vqa_soft", "wer",
+        "length_window", "listener", "majority_vote", "math_answer", "multiple_choice", "number", "overlong",
+        "reference_steps", "repetition", "response_diversity", "rouge", "self_certainty", "semantic_similarity",
+        "semantic_vote", "text_f1", "tool_call", "vqa_soft", "wer",
     ),
     "Images": (
         "aesthetic", "clip_score", "depth_consistency", "diversity", "geneval", "hps_v2", "image_reward",

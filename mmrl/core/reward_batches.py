@@ -44,6 +44,7 @@ class Thought:
 
     likelihoods: Mapping[str, Likelihoods] = field(default_factory=dict)
     right_answer: Mapping[str, Tensor] = field(default_factory=dict)
+    turn_answer: Mapping[str, Tensor] = field(default_factory=dict)
 
 
 def reward_batch(rollout: Rollout, iteration: int, thought: Thought | None = None) -> RewardBatch:
@@ -70,6 +71,7 @@ def reward_batch(rollout: Rollout, iteration: int, thought: Thought | None = Non
         num_decisions=_num_decisions(rollout),
         likelihoods=thought.likelihoods,
         right_answer=thought.right_answer,
+        turn_answer=thought.turn_answer,
     )
 
 
@@ -99,6 +101,7 @@ def select(batch: RewardBatch, rows: Tensor) -> RewardBatch:
         num_decisions=None if batch.num_decisions is None else batch.num_decisions[rows],
         likelihoods={name: one.select(rows) for name, one in batch.likelihoods.items()},
         right_answer={name: one[rows] for name, one in batch.right_answer.items()},
+        turn_answer={name: one[rows] for name, one in batch.turn_answer.items()},
     )
 
 
@@ -125,7 +128,7 @@ def check_needs(name: str, reward: Reward, batch: RewardBatch) -> None:
         elif need == IMAGE:
             check_images(name, reward, batch.prompts)
         elif need in THOUGHT:
-            if entry not in getattr(batch, kind):
+            if not _is_thought(batch, kind, entry):
                 raise ConfigError(f"reward {name!r} needs {need}: it judges the answers of a policy in training alone")
         elif need == CONTROLS or need in LOADED:
             continue  # whether there are controls is checked of the sampler's plan, before any sample is drawn
@@ -134,6 +137,16 @@ def check_needs(name: str, reward: Reward, batch: RewardBatch) -> None:
         elif getattr(batch.outputs, need) is None:
             there = [name for name in MEDIA if getattr(batch.outputs, name) is not None]
             raise ConfigError(f"reward {name!r} needs {need}, but the policy makes {', '.join(there) or 'nothing'}")
+
+
+def _is_thought(batch: RewardBatch, kind: str, weights: str) -> bool:
+    """Returns whether the batch has what the policy thinks by some weights."""
+    if kind == "self_certainty":
+        found = batch.likelihoods.get(weights)
+        return found is not None and found.self_certainty is not None
+    return weights in {
+        "likelihoods": batch.likelihoods, "right_answer": batch.right_answer, "turn_answer": batch.turn_answer
+    }[kind]  # fmt: skip
 
 
 def refuse_dense(name: str, reward: Reward) -> None:

@@ -11,7 +11,7 @@ from mmrl.core.data import Outputs, Rollout
 from mmrl.core.likelihoods import Likelihoods
 from mmrl.core.views import DecisionView
 from mmrl.modalities.vision_language import VisionLanguage
-from mmrl.training.thought import thought_of
+from mmrl.training.thought import ThoughtReader
 from tests import vision_twins
 
 
@@ -37,7 +37,7 @@ def slow(policy: VisionLanguage, rollout: Rollout, temperature: float) -> Iterat
 
 @pytest.mark.slow
 def test_likelihoods_are_those_of_a_plain_forward_pass(policy: VisionLanguage, rollout: Rollout) -> None:
-    found = policy.likelihoods(rollout, 2)
+    found = policy.likelihoods(rollout, 2, has_certainty=True)
     assert found.entropy is not None and found.self_certainty is not None
     for row, tokens, log_p in slow(policy, rollout, 0.7):
         count = len(tokens)
@@ -54,7 +54,7 @@ def test_likelihoods_are_those_of_a_plain_forward_pass(policy: VisionLanguage, r
 def test_what_the_rollout_recorded_is_the_same_and_costs_no_call(policy: VisionLanguage, rollout: Rollout) -> None:
     before, found = policy.num_calls, policy.likelihoods(rollout, 4)
     assert policy.num_calls == before + rollout.num_samples, "one call for each answer"
-    thought = thought_of(policy, rollout, {"likelihoods.sampled", "texts"}, 4)
+    thought = ThoughtReader(4)(policy, rollout, {"likelihoods.sampled", "texts"})
     assert policy.num_calls == before + rollout.num_samples and not thought.right_answer
     recorded = thought.likelihoods["sampled"]
     torch.testing.assert_close(recorded.log_prob, found.log_prob, atol=1e-5, rtol=0)
@@ -74,7 +74,7 @@ def test_each_set_of_weights_reads_once_for_all_rewards_and_leaves_its_place(
     for tensor in policy.weights.tensors("trained").values():
         tensor.mul_(1.02)
     before = policy.num_calls
-    thought = thought_of(policy, rollout, ["likelihoods.reference", "likelihoods.trained"], 3)
+    thought = ThoughtReader(3)(policy, rollout, ["likelihoods.reference", "likelihoods.trained"])
     assert policy.num_calls == before + 2 * rollout.num_samples
     reference, trained = (thought.likelihoods[name] for name in ("reference", "trained"))
     torch.testing.assert_close(trained.log_prob, now(policy, rollout), atol=1e-5, rtol=0)
