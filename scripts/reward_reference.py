@@ -26,10 +26,10 @@ GROUPS: dict[str, tuple[str, ...]] = {
     ),
     "Text and reasoning": (
         "anls", "answer_consistency", "answer_likelihood", "best_scored", "bleu", "cider", "code_similarity",
-        "exact_answer", "finished", "format_tags", "grounded_boxes", "json_schema", "label_tree", "length_curve",
-        "length_window", "listener", "majority_vote", "math_answer", "multiple_choice", "number", "overlong",
-        "reference_steps", "repetition", "response_diversity", "rouge", "self_certainty", "semantic_similarity",
-        "semantic_vote", "text_f1", "tool_call", "vqa_soft", "wer",
+        "exact_answer", "finished", "format_tags", "grounded_boxes", "implicit_prm", "json_schema", "label_tree",
+        "length_curve", "length_window", "listener", "majority_vote", "math_answer", "multiple_choice", "number",
+        "overlong", "reference_steps", "repetition", "response_diversity", "rouge", "self_certainty",
+        "semantic_similarity", "semantic_vote", "text_f1", "tool_call", "vqa_soft", "wer",
     ),
     "Images": (
         "aesthetic", "clip_score", "depth_consistency", "diversity", "geneval", "hps_v2", "image_reward",
@@ -43,7 +43,8 @@ GROUPS: dict[str, tuple[str, ...]] = {
     ),
     "Sound": ("clap",),
     "Episodes, labs and labels": (
-        "edits", "episode_success", "given_score", "invalid_action", "motion", "shapes", "soft_shapes", "step_reward",
+        "edits", "episode_success", "given_score", "information_gain", "invalid_action", "motion", "shapes",
+        "soft_shapes", "step_reward",
     ),
     "Wrappers": (
         "annealed", "cached", "clip_and_delta", "clip_range", "conditional", "constrained", "delta", "dithered",
