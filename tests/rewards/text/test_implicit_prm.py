@@ -78,6 +78,8 @@ def test_the_parts_of_the_best_policy_add_up_to_the_outcome_it_was_trained_on(be
 
 def test_settings_say_which_weights_are_read() -> None:
     assert ImplicitPrm(weights="sampled").needs == {"likelihoods.sampled", "likelihoods.reference"}
-    for wrong in (lambda: ImplicitPrm(weights="reference"), lambda: ImplicitPrm(separator="")):
-        with pytest.raises(ValueError, match="must not be the reference and separator not empty"):
-            wrong()
+    message = "must not be the reference and separator not empty"
+    with pytest.raises(ValueError, match=message):
+        ImplicitPrm(weights="reference")
+    with pytest.raises(ValueError, match=message):
+        ImplicitPrm(separator="")
