@@ -17,81 +17,32 @@ FILE = Path(__file__).parents[1] / "docs" / "algorithms.md"
 GROUPS: dict[str, tuple[str, ...]] = {  # all but those of `recipes.FIRST`, which have a table of their own
     "Images and videos, by flow and diffusion": (
         "Adjoint Matching", "AlignProp", "AWM", "Best of n", "BranchGRPO", "Confidence-aware reward", "ControlNet++",
-        "Ctrl-U", "D3PO", "DDPO", "DGPO", "Diffusion-DPO", "Diffusion-KTO", "DPOK", "DRaFT", "E-GRPO", "Edit-R1",
-        "FK steering", "Flow-DPPO", "Flow-NRG", "Flow-RWR", "G2RPO", "GRPO-Guard", "ID-Aligner", "InstructVideo",
-        "LOOP", "MixGRPO-Flash", "MJ-Bench", "Multi-Reward as Condition", "Neighbor GRPO", "OneReward", "PEPG", "PRDP",
-        "Precise", "Pref-GRPO", "Preference As Reward", "RAFT", "ReFL", "REINFORCE", "Reward model ensembles",
-        "Reward-weighted regression", "RewardDance", "RLCM", "Seedance 1.0", "SPIN-Diffusion", "Supervised fine-tuning",
-        "SVDD", "TempFlow-GRPO", "UnifiedReward", "UnifiedReward-Think", "VADER", "VisionReward",
+        "Ctrl-U", "D3PO", "DDPO", "DGPO", "Diffusion-DPO", "Diffusion-KTO", "DOLLAR", "DPOK", "DRaFT", "DRAGON",
+        "E-GRPO", "Edit-R1", "EditReward", "FK steering", "Flow-DPPO", "Flow-NRG", "Flow-RWR", "G2RPO", "GRPO-Guard",
+        "HPSv3", "ID-Aligner", "InstructVideo", "LOOP", "MixGRPO-Flash", "MJ-Bench", "Multi-Reward as Condition",
+        "Neighbor GRPO", "OneReward", "PEPG", "PRDP", "Precise", "Pref-GRPO", "Preference As Reward", "RAFT", "ReFL",
+        "REINFORCE", "Reward model ensembles", "Reward-weighted regression", "RewardDance", "RL-VLM-F", "RLCM",
+        "Seedance 1.0", "SPIN-Diffusion", "Supervised fine-tuning", "SVDD", "TempFlow-GRPO", "UnifiedReward",
+        "UnifiedReward-Think", "VADER", "VisionReward",
     ),
     "Answers, clicks and turns": (
         "1-shot RLVR", "ACTIVE-O3", "AgentCPM-GUI", "BLEUBERI", "BRPO", "CGPO", "ChestX-Reasoner", "Clip and Delta",
         "CLS-RL", "DeepSeek-GRM", "Dense turn rewards", "DUMP", "Embodied-R", "EMPO", "Entropy-based advantages",
-        "FGRPR", "Fine-Grained RLHF", "Format and length surrogate", "GCPO", "GRIT", "GRPO-CARE", "GRPO-lambda", "GTPO",
-        "GUI-G1", "GUI-G2", "GUI-R1", "GUI-Shepherd", "Intuitor", "MagicMirror", "Master-RM", "Mixed-R1", "MM-DPO",
-        "MM-UPT", "No-Thinking-CLS-RL", "pPE", "PPR", "ProgRM", "Prompt-A-Video", "PromptEnhancer", "PURE",
-        "Reasoning-SQL", "ReDit", "ReMax", "RewardAnything", "RLOO on turns", "RLVR across diverse domains",
-        "RoboRefer", "S-GRPO", "SCST", "SE-GUI", "SEED-GRPO", "Seg-Zero", "Selective sample replay",
-        "Semantic encoder reward", "SPCT", "SPO-tree", "SRPO", "STAR-R1", "Step-GRPO", "Table2LaTeX-RL", "Think-RM",
+        "FGRPR", "Fine-Grained RLHF", "Format and length surrogate", "GCPO", "GRIT", "GRPO-CARE", "GRPO-lambda",
+        "GTPO", "GUI-G1", "GUI-G2", "GUI-R1", "GUI-Shepherd", "IGPO", "Implicit PRM", "Intuitor", "IXC-2.5-Reward",
+        "Listener-rewarded thinking", "MagicMirror", "Master-RM", "Mixed-R1", "MM-DPO", "MM-UPT", "No-Thinking-CLS-RL",
+        "PERL", "pPE", "PPR", "ProgRM", "Prompt-A-Video", "PromptEnhancer", "PURE", "Reasoning-SQL", "ReDit", "ReMax",
+        "RewardAnything", "RLOO on turns", "RLVR across diverse domains", "RoboRefer", "S-GRPO", "ScreenExplorer",
+        "SCST", "SE-GUI", "SEED-GRPO", "Seg-Zero", "Selective sample replay", "Semantic encoder reward",
+        "Skywork-VL Reward", "SPCT", "SPO-tree", "SRPO", "STAR-R1", "Step-GRPO", "Table2LaTeX-RL", "Think-RM",
         "Time-R1", "ToolRL", "TreeRL", "TreeRPO", "Trust-GRPO", "UI-R1", "Unlikeliness reward", "VideoChat-R1",
         "Vision-R1", "Visual-RFT", "VL-RewardBench", "VLAA-Thinker", "VLM-R1", "VPO", "XRPO",
     ),
     "Both": (
-        "APA", "AsymRE", "CISPO", "CoPG", "DPO", "Dr. GRPO", "DRA-GRPO", "G-RA", "GDPO", "GMPO", "GPG", "GVPO", "HERON",
-        "InfoNCA", "MaxRL", "NCA", "NGRPO", "ODPO", "Online difficulty filtering", "OPO", "Pass@k training", "QAE",
-        "rDPO", "REBEL", "Reg-GRPO", "REINFORCE++", "REINFORCE++ with baseline", "Reward scaling", "RLOO", "RPO",
-        "SAPO", "SPPO", "TOPR", "Trimmed statistics",
-    ),
-}  # fmt: skip
-FIRST = "What people come for"
-ABOUT = {
-    "Images and videos, by flow and diffusion": (
-        "AWM", "AlignProp", "BranchGRPO", "D3PO", "DDPO", "DGPO", "DPOK", "DRAGON", "DRaFT", "G2RPO",
-        "InstructVideo", "LOOP", "OneReward", "PEPG", "PRDP", "Precise", "RAFT", "REINFORCE", "RLCM", "ReFL",
-        "RewardDance", "SVDD", "UnifiedReward", "VADER", "VisionReward",
-    ),
-    "Answers, clicks and turns": (
-        "BLEUBERI", "BRPO", "CGPO", "DUMP", "EMPO", "FGRPR", "GCPO", "GRIT", "GTPO", "Intuitor", "MagicMirror",
-        "PPR", "PURE", "ProgRM", "PromptEnhancer", "ReDit", "ReMax", "RewardAnything", "RoboRefer", "SCST",
-        "SPCT", "SRPO", "ToolRL", "TreeRL", "TreeRPO", "VPO", "XRPO", "pPE",
-    ),
-    "Both": (
-        "APA", "AsymRE", "CISPO", "CoPG", "DPO", "GDPO", "GMPO", "GPG", "GVPO", "HERON", "InfoNCA", "MaxRL",
-        "NCA", "NGRPO", "ODPO", "OPO", "QAE", "REBEL", "RLOO", "RPO", "SAPO", "SPPO", "TOPR", "rDPO",
-    ),
-}  # fmt: skip
-FIRST = "What people come for"
-ABOUT = {
-    "Images and videos, by flow and diffusion": (
-        "AWM", "AlignProp", "BranchGRPO", "D3PO", "DDPO", "DGPO", "DPOK", "DRaFT", "G2RPO", "InstructVideo",
-        "LOOP", "OneReward", "PEPG", "PRDP", "Precise", "RAFT", "REINFORCE", "RLCM", "ReFL", "RewardDance",
-        "SVDD", "UnifiedReward", "VADER", "VisionReward",
-    ),
-    "Answers, clicks and turns": (
-        "BLEUBERI", "BRPO", "CGPO", "DUMP", "EMPO", "FGRPR", "GCPO", "GRIT", "GTPO", "Intuitor", "MagicMirror",
-        "PERL", "PPR", "PURE", "ProgRM", "PromptEnhancer", "ReDit", "ReMax", "RewardAnything", "RoboRefer",
-        "SCST", "SPCT", "SRPO", "ToolRL", "TreeRL", "TreeRPO", "VPO", "XRPO", "pPE",
-    ),
-    "Both": (
-        "APA", "AsymRE", "CISPO", "CoPG", "DPO", "GDPO", "GMPO", "GPG", "GVPO", "HERON", "InfoNCA", "MaxRL",
-        "NCA", "NGRPO", "ODPO", "OPO", "QAE", "REBEL", "RLOO", "RPO", "SAPO", "SPPO", "TOPR", "rDPO",
-    ),
-}  # fmt: skip
-FIRST = "What people come for"
-ABOUT = {
-    "Images and videos, by flow and diffusion": (
-        "AWM", "AlignProp", "BranchGRPO", "D3PO", "DDPO", "DGPO", "DPOK", "DRaFT", "EditReward", "G2RPO",
-        "HPSv3", "InstructVideo", "LOOP", "OneReward", "PEPG", "PRDP", "Precise", "RAFT", "REINFORCE", "RLCM",
-        "ReFL", "RewardDance", "SVDD", "UnifiedReward", "VADER", "VisionReward",
-    ),
-    "Answers, clicks and turns": (
-        "BLEUBERI", "BRPO", "CGPO", "DUMP", "EMPO", "FGRPR", "GCPO", "GRIT", "GTPO", "Intuitor", "MagicMirror",
-        "PPR", "PURE", "ProgRM", "PromptEnhancer", "ReDit", "ReMax", "RewardAnything", "RoboRefer", "SCST",
-        "SPCT", "SRPO", "ToolRL", "TreeRL", "TreeRPO", "VPO", "XRPO", "pPE",
-    ),
-    "Both": (
-        "APA", "AsymRE", "CISPO", "CoPG", "DPO", "GDPO", "GMPO", "GPG", "GVPO", "HERON", "InfoNCA", "MaxRL",
-        "NCA", "NGRPO", "ODPO", "OPO", "QAE", "REBEL", "RLOO", "RPO", "SAPO", "SPPO", "TOPR", "rDPO",
+        "APA", "AsymRE", "CISPO", "CoPG", "DPO", "Dr. GRPO", "DRA-GRPO", "G-RA", "GDPO", "GMPO", "GPG", "GVPO",
+        "HERON", "InfoNCA", "MaxRL", "NCA", "NGRPO", "ODPO", "Online difficulty filtering", "OPO", "Pass@k training",
+        "QAE", "rDPO", "REBEL", "Reg-GRPO", "REINFORCE++", "REINFORCE++ with baseline", "Reward scaling", "RLOO",
+        "RPO", "SAPO", "SPPO", "TOPR", "Trimmed statistics",
     ),
 }  # fmt: skip
 FIRST = "What people come for"

@@ -24,10 +24,11 @@ GROUPS: dict[str, tuple[str, ...]] = {
     "Time": ("temporal_contrast", "temporal_iou", "temporal_segments"),
     "Text and reasoning": (
         "anls", "answer_consistency", "answer_likelihood", "best_scored", "bleu", "cider", "code_similarity",
-        "exact_answer", "finished", "format_tags", "grounded_boxes", "json_schema", "label_tree",
-        "length_curve", "length_window", "majority_vote", "math_answer", "multiple_choice", "number",
-        "overlong", "reference_steps", "repetition", "response_diversity", "rouge", "self_certainty",
-        "semantic_similarity", "semantic_vote", "teds", "text_f1", "tool_call", "vqa_soft", "wer",
+        "exact_answer", "finished", "format_tags", "grounded_boxes", "implicit_prm", "json_schema",
+        "label_tree", "length_curve", "length_window", "listener", "majority_vote", "math_answer",
+        "multiple_choice", "number", "overlong", "reference_steps", "repetition", "response_diversity", "rouge",
+        "self_certainty", "semantic_similarity", "semantic_vote", "teds", "text_f1", "tool_call", "vqa_soft",
+        "wer",
     ),
     "Images": (
         "aesthetic", "clip_score", "depth_consistency", "deqa", "diversity", "edge_consistency", "edit_reward",
@@ -43,8 +44,8 @@ GROUPS: dict[str, tuple[str, ...]] = {
     "Sound": ("clap",),
     "Sets of images, sounds or answers": ("exemplar", "frechet", "vendi"),
     "Episodes, labs and labels": (
-        "edits", "episode_success", "given_score", "invalid_action", "motion", "shapes", "soft_shapes",
-        "step_reward",
+        "edits", "episode_success", "given_score", "information_gain", "invalid_action", "motion", "shapes",
+        "soft_shapes", "step_reward",
     ),
     "Learned in the run": ("curiosity", "latent_surrogate", "preference_head"),
     "Wrappers": (

@@ -48,6 +48,7 @@ from mmrl.training.replay import Replay
 from mmrl.training.reward_gradients import requires_gradients
 from mmrl.training.rollouts import Collector
 from mmrl.training.sampling_process import SamplingProcess, check_device, packed
+from mmrl.training.thought import ThoughtReader
 from mmrl.training.trainer import OF_REWARD, Trainer
 
 _TAKES = {"advantage": "(scores, paths=None)", "loss": "(measures, batch)"}  # what these are called with
@@ -202,7 +203,7 @@ def _collector(config: RunConfig, parts: Parts, processes: Processes, elsewhere:
         overlap=config.scoring.overlap,
         advantage=parts.advantage,
         stores_on_host=config.memory.rollouts == "host",
-        calls_at_once=config.updates.calls_at_once,
+        thoughts=ThoughtReader(config.updates.calls_at_once),
         ahead=config.rollout.ahead,
         elsewhere=elsewhere,
     )

@@ -64,7 +64,8 @@ def num_forwards(loss: Loss) -> int:
 
 def num_readings(needs: Collection[str]) -> int:
     """Returns how often all answers are read again, at most, for rewards that need what the policy thinks of them."""
-    return len({*thought_needs(needs)} - {"likelihoods.sampled"})
+    kinds = {need.replace("self_certainty.", "likelihoods.") for need in thought_needs(needs)}  # one reading
+    return len(kinds - {"likelihoods.sampled"})
 
 
 def requires_reference(loss: Loss, needs: Collection[str]) -> bool:

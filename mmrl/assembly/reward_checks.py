@@ -19,7 +19,7 @@ from mmrl.core.contracts import (
 from mmrl.core.data import Prompt, Scores
 from mmrl.core.declarations import MixDeclaration, PolicyDeclaration, RewardDeclaration
 from mmrl.core.dense import DENSE
-from mmrl.core.likelihoods import RIGHT_ANSWERS, THOUGHT, adapters_read, thought_needs, weights_read
+from mmrl.core.likelihoods import RIGHT_ANSWERS, THOUGHT, TURN_ANSWERS, adapters_read, thought_needs, weights_read
 from mmrl.core.reward_batches import CONTROLS, check_images, check_makes
 from mmrl.parsing.coordinates import UNKNOWN_UNIT
 from mmrl.plans.groups import GroupPlan
@@ -53,6 +53,8 @@ def check_thought(config: RunConfig, policy: Modality, scorer: Scorer, loss: Los
             raise ConfigError(f"{said}: log-probs that the rollout recorded, and these answers are of the data")
         if policy.sample_kind == "turns" and set(needs) & set(RIGHT_ANSWERS):
             raise ConfigError(f"{said}: the right answer to a question, and episodes have turns")
+        if policy.sample_kind != "turns" and set(needs) & set(TURN_ANSWERS):
+            raise ConfigError(f"{said}: the right answer before each turn, and {config.modality['name']!r} has none")
         for which in weights_read(needs):
             if not kept.get(which, True):
                 hint = "set averaging.decay" if which == "averaged" else "take a loss that averages them"

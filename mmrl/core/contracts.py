@@ -412,8 +412,11 @@ class Assessing(Protocol):
         """Returns the likelihoods of a rollout's answers by the weights that sampled them, without a network call."""
         ...
 
-    def likelihoods(self, rollout: Rollout, size: int) -> Likelihoods:
-        """Returns the likelihoods of a rollout's answers by the weights now in place."""
+    def likelihoods(self, rollout: Rollout, size: int, *, has_certainty: bool = False) -> Likelihoods:
+        """Returns the likelihoods of a rollout's answers by the weights now in place.
+
+        `has_certainty`: with self-certainties, which take one more pass over the output head.
+        """
         ...
 
     def mean_log_probs(self, rollout: Rollout, ends: Sequence[tuple[str, str] | None], size: int) -> Tensor:

@@ -11,8 +11,10 @@ from mmrl.core.data import Prompt, WeightsName
 # `sampled`: the weights that sampled the answers, as the rollout recorded it, which costs no network call.
 LikelihoodsName = Literal["sampled", "trained", "old", "reference", "averaged"]
 LIKELIHOODS = tuple(f"likelihoods.{name}" for name in get_args(LikelihoodsName))
+SELF_CERTAINTIES = tuple(f"self_certainty.{name}" for name in get_args(WeightsName))  # of `Likelihoods`
 RIGHT_ANSWERS = tuple(f"right_answer.{name}" for name in get_args(WeightsName))
-THOUGHT = (*LIKELIHOODS, *RIGHT_ANSWERS)  # what the policy itself thinks of the answers
+TURN_ANSWERS = tuple(f"turn_answer.{name}" for name in get_args(WeightsName))
+THOUGHT = (*LIKELIHOODS, *SELF_CERTAINTIES, *RIGHT_ANSWERS, *TURN_ANSWERS)  # what the policy itself thinks
 ADAPTER = "adapter."  # and a folder or hub name: the score of each answer by this adapter on the policy's base
 ANSWER_TAG = "answer"  # where the right answer stands
 
@@ -27,7 +29,8 @@ class Likelihoods:
 
     log_prob: Tensor  # [B, K] float32, nats
     entropy: Tensor | None = None  # [B, K] float32, nats, of each distribution; None: the rollout does not record it
-    # [B, K] float32, nats: KL(uniform || p) of each distribution p over all tokens but the banned ones; None as above
+    # [B, K] float32, nats: KL(uniform || p) of each distribution p over all tokens but the banned ones; None where no
+    # reward needs it, since it takes one more pass over the output head
     self_certainty: Tensor | None = None
 
     def select(self, rows: Tensor) -> "Likelihoods":
@@ -62,7 +65,7 @@ def right_answer_of(prompt: Prompt) -> str | None:
 
 def weights_read(needs: Iterable[str]) -> tuple[WeightsName, ...]:
     """Returns the weights by which answers are read once more for rewards that need all this; sorted."""
-    found = {need.partition(".")[2] for need in needs if need in LIKELIHOODS or need in RIGHT_ANSWERS}
+    found = {need.partition(".")[2] for need in needs if need in THOUGHT}
     return tuple(cast(WeightsName, name) for name in sorted(found - {"sampled"}))
 
 

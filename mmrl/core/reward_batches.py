@@ -13,7 +13,7 @@ from mmrl.core.data import Outputs, Prompt, Rollout
 from mmrl.core.declarations import RewardDeclaration
 from mmrl.core.dense import DENSE
 from mmrl.core.keys import GroupKey, generator
-from mmrl.core.likelihoods import ADAPTER, THOUGHT, Likelihoods, thought_needs
+from mmrl.core.likelihoods import THOUGHT, Likelihoods, thought_needs
 from mmrl.core.rewards import Checking, Reward, RewardBatch
 from mmrl.system.errors import ConfigError
 
@@ -46,6 +46,7 @@ class Thought:
 
     likelihoods: Mapping[str, Likelihoods] = field(default_factory=dict)
     right_answer: Mapping[str, Tensor] = field(default_factory=dict)
+    turn_answer: Mapping[str, Tensor] = field(default_factory=dict)
     adapter_scores: Mapping[str, Tensor] = field(default_factory=dict)
 
 
@@ -74,6 +75,7 @@ def reward_batch(rollout: Rollout, iteration: int, thought: Thought | None = Non
         likelihoods=thought.likelihoods,
         right_answer=thought.right_answer,
         adapter_scores=thought.adapter_scores,
+        turn_answer=thought.turn_answer,
     )
 
 
@@ -104,6 +106,7 @@ def select(batch: RewardBatch, rows: Tensor) -> RewardBatch:
         likelihoods={name: one.select(rows) for name, one in batch.likelihoods.items()},
         right_answer={name: one[rows] for name, one in batch.right_answer.items()},
         adapter_scores={name: one[rows] for name, one in batch.adapter_scores.items()},
+        turn_answer={name: one[rows] for name, one in batch.turn_answer.items()},
     )
 
 
@@ -128,8 +131,8 @@ def check_needs(name: str, reward: Reward, batch: RewardBatch, needs: frozenset[
             check_targets(name, reward, batch.prompts)
         elif need == IMAGE:
             check_images(name, reward, batch.prompts)
-        elif need in THOUGHT or need.startswith(ADAPTER):
-            if entry not in (batch.adapter_scores if need.startswith(ADAPTER) else getattr(batch, kind)):
+        elif thought_needs({need}):
+            if not _is_thought(batch, kind, entry):
                 raise ConfigError(f"reward {name!r} needs {need}: it judges the answers of a policy in training alone")
         elif need == CONTROLS or need in LOADED:
             continue  # whether there are controls is checked of the sampler's plan, before any sample is drawn
@@ -146,6 +149,20 @@ def needs_of_gradient(reward: Reward) -> frozenset[str]:
     """Returns what a reward needs of outputs whose gradient is computed: all that it needs, or a declared part."""
     part = RewardDeclaration.of(reward).needs_of_gradient
     return reward.needs if part is None else part
+
+
+def _is_thought(batch: RewardBatch, kind: str, entry: str) -> bool:
+    """Returns whether the batch has what the policy thinks by some weights or an adapter."""
+    if kind == "self_certainty":
+        found = batch.likelihoods.get(entry)
+        return found is not None and found.self_certainty is not None
+    there: Mapping[str, Mapping[str, object]] = {
+        "likelihoods": batch.likelihoods,
+        "right_answer": batch.right_answer,
+        "turn_answer": batch.turn_answer,
+        "adapter": batch.adapter_scores,
+    }
+    return entry in there[kind]
 
 
 def refuse_dense(name: str, reward: Reward) -> None:

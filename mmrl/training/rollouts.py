@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 import torch
@@ -24,7 +24,7 @@ from mmrl.training.allocation import further_members
 from mmrl.training.processes import Processes
 from mmrl.training.sampling_process import GroupRequest, SamplingProcess
 from mmrl.training.sharding import dummy_rollout
-from mmrl.training.thought import thought_of
+from mmrl.training.thought import ThoughtReader
 
 KeyedPrompt = tuple[GroupKey, Prompt]
 JudgedRollout = tuple[Rollout | None, Judgement | None]  # of this process; None where it has no group
@@ -87,7 +87,7 @@ class Collector:
     overlap: bool
     advantage: Advantage  # decides which groups are degenerate
     stores_on_host: bool = False  # scored rollouts, in the CPU's memory
-    calls_at_once: int = 1  # network calls of a pass that reads answers again, for rewards that need what they think
+    thoughts: ThoughtReader = field(default_factory=ThoughtReader)  # for rewards that need what the policy thinks
     ahead: int = 0  # iterations that a rollout may be sampled ahead of
     elsewhere: SamplingProcess | None = None  # what samples ahead; None: the policy's inference engine
 
@@ -240,7 +240,7 @@ class Collector:
                         dummy_rollout(self.policy, self.sampler, self.group_size)
                     continue
                 calls = self.policy.num_calls
-                thought = thought_of(self.policy, rollout, self.scorer.needs, self.calls_at_once)
+                thought = self.thoughts(self.policy, rollout, self.scorer.needs)
                 rollout = replace(rollout, num_calls=rollout.num_calls + self.policy.num_calls - calls)
                 if self.overlap and len(chunks) > 1:
                     queue.submit(rollout, iteration, thought)

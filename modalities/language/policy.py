@@ -174,7 +174,7 @@ class TokenPolicy(TokenGenerator):
         return TokenDecisions(log_prob, entropy)
 
     def _read(
-        self, rollout: Rollout, block: DecisionBlock, view: DecisionView, *, is_certain: bool = False
+        self, rollout: Rollout, block: DecisionBlock, view: DecisionView, *, has_certainty: bool = False
     ) -> list[Tensor]:
         """Returns log-probs, entropies and, if asked, self-certainties of the view's tokens, [B, K] each."""
         self.rest_engine()
@@ -184,9 +184,11 @@ class TokenPolicy(TokenGenerator):
         place = torch.full((after(block.edge) + 1,), len(edges))  # the last is read by edge -1
         place[edges] = torch.arange(len(edges))
         entry = place[block.edge].to(self.backbone.device)  # [B, K]
-        nothing = (entry.new_zeros(0),) * (3 if is_certain else 2)
+        nothing = (entry.new_zeros(0),) * (3 if has_certainty else 2)
         found = (
-            self._token_log_probs(trace, rollout.prompt, block, spans, is_certain=is_certain) if len(edges) else nothing
+            self._token_log_probs(trace, rollout.prompt, block, spans, has_certainty=has_certainty)
+            if len(edges)
+            else nothing
         )
         return [torch.cat([values, values.new_zeros(1)])[entry] for values in found]
 
@@ -234,18 +236,15 @@ class TokenPolicy(TokenGenerator):
         entropy = None if completions.entropy is None else torch.where(is_token, completions.entropy, 0.0)
         return Likelihoods(torch.where(is_token, completions.log_prob, 0.0), entropy)
 
-    def likelihoods(self, rollout: Rollout, size: int) -> Likelihoods:
-        """Returns the likelihoods of all answers by the weights now in place, on the CPU."""
-        return self._likelihoods(rollout, size, is_certain=True)
-
     @torch.no_grad()
-    def _likelihoods(self, rollout: Rollout, size: int, *, is_certain: bool) -> Likelihoods:
+    def likelihoods(self, rollout: Rollout, size: int, *, has_certainty: bool = False) -> Likelihoods:
+        """Returns the likelihoods of all answers by the weights now in place, on the CPU."""
         trace: TokenTrace = rollout.trace
         everyone = torch.ones(rollout.num_samples, dtype=torch.bool)  # also answers that are no decisions
         block = answer_block(trace, rollout.prompt, everyone)
-        found = torch.zeros(3 if is_certain else 2, *block.edge.shape)
+        found = torch.zeros(3 if has_certainty else 2, *block.edge.shape)
         for part in DecisionView(torch.arange(count_calls(block))).split(size):
-            found += torch.stack(self._read(rollout, block, part, is_certain=is_certain)).cpu()
+            found += torch.stack(self._read(rollout, block, part, has_certainty=has_certainty)).cpu()
         return Likelihoods(*found.unbind())
 
     def mean_log_probs(self, rollout: Rollout, ends: Sequence[tuple[str, str] | None], size: int) -> Tensor:
@@ -263,7 +262,7 @@ class TokenPolicy(TokenGenerator):
             texts.append(beginning + end)
         keys = [rollout.keys[int(rollout.prompt[row])] for row, *_ in asked]
         given = self.offline(prompts, Outputs(texts=tuple(texts)), keys)
-        log_prob = self._likelihoods(given, size, is_certain=False).log_prob  # nobody asks how certain it is
+        log_prob = self.likelihoods(given, size).log_prob
         pieces = given.outputs.pieces
         assert pieces is not None, "answers have them"
         for number, (row, beginning, end) in enumerate(asked):
@@ -299,7 +298,7 @@ class TokenPolicy(TokenGenerator):
         block: DecisionBlock,
         spans: TokenSpans,
         *,
-        is_certain: bool,
+        has_certainty: bool,
     ) -> tuple[Tensor, ...]:
         """Returns log-probs and entropies [N] of the tokens of the spans, one span after the other.
 
@@ -324,7 +323,9 @@ class TokenPolicy(TokenGenerator):
         )
         self.num_calls += len(rows)
         support = trace.completions.support_of(rows, spans.start, spans.stop)
-        return self._evaluated(list(distinct.values()), answers, trace.distribution, support, is_certain=is_certain)
+        return self._evaluated(
+            list(distinct.values()), answers, trace.distribution, support, has_certainty=has_certainty
+        )
 
     def log_probs(
         self,
@@ -344,7 +345,7 @@ class TokenPolicy(TokenGenerator):
         distribution: SamplingDistribution,
         support: Support | None,
         *,
-        is_certain: bool = False,
+        has_certainty: bool = False,
     ) -> tuple[Tensor, ...]:
         """Returns log-probs, entropies and, if asked, self-certainties [N] of the N tokens of the answers."""
         lockstep, tokens = self.lockstep, answers.tokens[answers.is_token]
@@ -352,7 +353,7 @@ class TokenPolicy(TokenGenerator):
         with self.running():
             hidden = self._hidden_states(*read)[: len(tokens)]
             found = token_log_probs(hidden, self.head, tokens, distribution, self.vocabulary_chunk, support)
-            if not is_certain:
+            if not has_certainty:
                 return found
             return *found, self_certainties(hidden, self.head, distribution, self.vocabulary_chunk)
 

@@ -28,14 +28,14 @@ class SelfCertainty(Checked):
     range: ClassVar[tuple[float, float]] = (0.0, torch.inf)  # unbounded
     granularity: ClassVar[Granularity] = "sample"
     differentiable: ClassVar[bool] = False
-    needs: ClassVar[frozenset[str]] = frozenset({"num_tokens", "likelihoods.trained"})  # as `weights` says
+    needs: ClassVar[frozenset[str]] = frozenset({"num_tokens", "self_certainty.trained"})  # as `weights` says
     batch_size: ClassVar[int | None] = None
 
     weights: WeightsName = "trained"  # under which weights of the policy
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        object.__setattr__(self, "needs", frozenset({"num_tokens", f"likelihoods.{self.weights}"}))
+        object.__setattr__(self, "needs", frozenset({"num_tokens", f"self_certainty.{self.weights}"}))
 
     def score(self, batch: RewardBatch) -> Tensor:
         """Returns the scores [B] float32. Raises ValueError where the likelihoods have no self-certainty."""

@@ -16,4 +16,5 @@ def test_tokens_of_characters_are_those_with_a_part_of_their_text_there() -> Non
 def test_each_set_of_weights_is_read_once_and_the_recorded_ones_not_at_all() -> None:
     needs = {"texts", "likelihoods.sampled", "likelihoods.reference", "right_answer.reference", "right_answer.averaged"}
     assert weights_read(needs) == ("averaged", "reference")
+    assert weights_read({"self_certainty.old", "turn_answer.trained"}) == ("old", "trained")
     assert weights_read({"texts", "target.answer"}) == ()

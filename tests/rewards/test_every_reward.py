@@ -162,7 +162,7 @@ def test_what_it_needs_is_complete_and_missed_where_it_lacks(reward: Reward, exa
         elif need == IMAGE:
             lacking = replace(bare, prompts=tuple(replace(prompt, media=()) for prompt in prompts))
         elif thought_needs({need}):
-            lacking = replace(bare, likelihoods={}, right_answer={}, adapter_scores={})
+            lacking = replace(bare, likelihoods={}, right_answer={}, turn_answer={}, adapter_scores={})
         else:
             gone = need.removeprefix("target.")
             lacking = replace(

@@ -102,7 +102,7 @@ def test_the_right_answer_stands_in_the_tag_of_the_samples_answer() -> None:
         (
             "lab/grpo_care",
             ["evaluation.rewards=[{name: self_certainty}]"],
-            "needs likelihoods.trained, which an evaluation does not read; give the evaluation rewards of its own",
+            "needs self_certainty.trained, which an evaluation does not read; give the evaluation rewards of its own",
         ),
     ],
 )

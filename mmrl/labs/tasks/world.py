@@ -10,13 +10,15 @@ from PIL import Image
 
 from mmrl.labs import check_split
 from mmrl.labs.screens.drawing import SIZE
-from mmrl.labs.screens.world import Element, Screen
+from mmrl.labs.screens.world import Element, Screen, click_answer
 from mmrl.labs.tasks.pages import BACK, PAIRS, Look, Pair, new_screen
 
 Sort = Literal["form", "menu", "wizard"]
 NUM_TASKS = {"train": 4096, "held_out": 512}
 FIRST_SEED = {"train": 0, "held_out": 1_000_000, "pretrain": 2_000_000}  # of tasks: one range for each use
 SPLITS = tuple(NUM_TASKS)
+ANSWERED = "answered"  # the first tasks of `train`, with the right last click as an answer
+NUM_ANSWERED = 512  # an answer needs the pages of its task, which take a millisecond
 SET_KINDS = ("switch", "checkbox", "dial")  # what a form lets one set; it is sent by a button
 
 # What a click on an element does, beside leading to a page (its number).
@@ -100,17 +102,34 @@ class TaskPrompt:
 
     text: str
     media: tuple[FirstPage]  # an agent is shown what the environment shows
-    target: dict[str, Any]  # task: the number of its seed
+    target: dict[str, Any]  # task: the number of its seed; answer: the right last click, `(x, y)`, of `answered` alone
 
 
 def prompts(split: str) -> list[TaskPrompt]:
-    """Returns the tasks of `train` (4,096) or of `held_out` (512 others).
+    """Returns the tasks of `train` (4,096), of `held_out` (512 others), or of `answered` (the first 512 of `train`).
 
     The split is by pages: a short goal may occur in both. Raises ValueError for another split.
     """
-    check_split(split, SPLITS)
+    check_split(split, (*SPLITS, ANSWERED))
+    if split == ANSWERED:
+        return [replace(one, target=one.target | {"answer": last_click(one.target["task"])}) for one in _answered()]
     seeds = range(FIRST_SEED[split], FIRST_SEED[split] + NUM_TASKS[split])
     return [TaskPrompt(goal(*_wanted(random.Random(seed))), (FirstPage(seed),), {"task": seed}) for seed in seeds]
+
+
+def _answered() -> list[TaskPrompt]:
+    return prompts("train")[:NUM_ANSWERED]
+
+
+def last_click(seed: int) -> str:
+    """Returns the click that completes the task of a seed, on the middle of its element, as `(x, y)`."""
+    (element,) = (
+        page.screen.elements[number]
+        for page in task(seed).pages
+        for number, lead in enumerate(page.leads)
+        if lead == ENDS
+    )
+    return click_answer(*centre(element)).removeprefix("<answer>").removesuffix("</answer>")
 
 
 def goal(sort: Sort, names: tuple[Pair, ...]) -> str:

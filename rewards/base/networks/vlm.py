@@ -98,18 +98,53 @@ class Vlm:
             [{"role": "user", "content": [{"type": "image"}] * len(shown) + [{"type": "text", "text": question}]}]
             for shown, question in zip(images, questions, strict=True)
         ]
-        return self.next_log_probs(self.inputs(chats, images, "right", start))
+        return self.next_log_probs(self.inputs(chats, images, "right", [start] * len(chats)))
+
+    @torch.no_grad()
+    def reply_log_probs(
+        self, chats: Sequence[Any], images: "Sequence[Sequence[Image]]", beginnings: Sequence[str], ends: Sequence[str]
+    ) -> Tensor:
+        """Returns [B] float32: log-probs that replies to B chats, which have begun so, go on with these ends.
+
+        Each is a sum over the tokens of its end. Raises ValueError as `log_probs` does, and for an end without a token.
+        """
+        replies = [beginning + end for beginning, end in zip(beginnings, ends, strict=True)]
+        counts = torch.tensor([self._num_tokens(*pair) for pair in zip(beginnings, replies, strict=True)])
+        if not counts.all():
+            raise ValueError(f"the end of a reply must have a token, got {ends[counts.tolist().index(0)]!r}")
+        inputs = self.inputs(chats, images, "right", replies)
+        tokens: Tensor = inputs["input_ids"]
+        counts = counts.to(tokens.device)
+        row = torch.arange(len(counts), device=tokens.device).repeat_interleave(counts)  # [N]
+        number = torch.arange(len(row), device=tokens.device) - (counts.cumsum(0) - counts)[row]  # in its end
+        place = (inputs["attention_mask"].sum(1) - counts)[row] + number
+        found = self._log_probs_behind(inputs, row, place - 1).gather(1, tokens[row, place][:, None])[:, 0]
+        return found.new_zeros(len(counts)).index_add(0, row, found)
+
+    def _num_tokens(self, beginning: str, whole: str) -> int:
+        """Returns how many tokens of a text are not those of its beginning; one may reach over its end."""
+        first, second = (
+            self.tokenizer(text, add_special_tokens=False)["input_ids"] if text else [] for text in (beginning, whole)
+        )
+        shared = 0
+        while shared < min(len(first), len(second)) and first[shared] == second[shared]:
+            shared += 1
+        return len(second) - shared
 
     def inputs(
-        self, chats: Sequence[Any], images: "Sequence[Sequence[Image]]", side: Literal["left", "right"], start: str = ""
+        self,
+        chats: Sequence[Any],
+        images: "Sequence[Sequence[Image]]",
+        side: Literal["left", "right"],
+        replies: Sequence[str] = (),
     ) -> Any:
         """Returns the inputs of B chats and their images on the model's device, padded on a side.
 
-        `start`: what each answer begins with.
+        `replies`: what the model has already said in each of them.
         """
         texts: list[str] = [
-            self.processor.apply_chat_template(chat, add_generation_prompt=True, tokenize=False) + start
-            for chat in chats
+            self.processor.apply_chat_template(chat, add_generation_prompt=True, tokenize=False) + reply
+            for chat, reply in zip(chats, replies or [""] * len(chats), strict=True)
         ]
         start = self.tokenizer.bos_token
         is_opened = start is not None and texts[0].startswith(start)  # by the template; the tokenizer would again
@@ -124,14 +159,17 @@ class Vlm:
     def next_log_probs(self, inputs: Any) -> Tensor:
         """Returns [B, V] float32: the log-probs of the token behind each input, which is padded on the right."""
         last = inputs["attention_mask"].sum(1) - 1  # [B]: the place before the answer
-        places, column = last.unique(return_inverse=True)
+        return self._log_probs_behind(inputs, torch.arange(len(last), device=last.device), last)
+
+    def _log_probs_behind(self, inputs: Any, row: Tensor, place: Tensor) -> Tensor:
+        """Returns [N, V] float32: the log-probs of the tokens behind N places of the inputs, each in its row."""
+        places, column = place.unique(return_inverse=True)
         with torch.autocast(self.model.device.type, enabled=False):
             if "logits_to_keep" in inspect.signature(self.model.forward).parameters:  # [B, L, V] may not fit
                 logits = self.model(**inputs, use_cache=False, logits_to_keep=places).logits
             else:
                 logits = self.model(**inputs, use_cache=False).logits[:, places]
-        rows = torch.arange(len(last), device=logits.device)
-        log_probs: Tensor = logits[rows, column].float().log_softmax(-1)
+        log_probs: Tensor = logits[row, column].float().log_softmax(-1)
         return log_probs
 
 

@@ -129,7 +129,9 @@ def test_what_judges_other_samples_than_the_policy_read_is_refused(settings: dic
 
 
 def test_servers_and_scores_of_files_are_refused_before_they_begin() -> None:
-    with pytest.raises(ConfigError, match=r"needs likelihoods\.trained, which a score of outputs alone does not read"):
+    with pytest.raises(
+        ConfigError, match=r"needs self_certainty\.trained, which a score of outputs alone does not read"
+    ):
         scorer_of(["self_certainty"])
     with pytest.raises(ConfigError, match="what the policy thinks of its answers is not sent to servers"):
         build("rewards", {"name": "http", "url": "http://x", "reward": "r", "needs": ["texts", "likelihoods.trained"]})

@@ -36,7 +36,7 @@ def test_it_is_the_mean_over_the_tokens_of_each_answer() -> None:
 
 def test_the_weights_are_those_that_the_setting_names() -> None:
     reward = SelfCertainty(weights="reference")
-    assert reward.needs == {"num_tokens", "likelihoods.reference"}
+    assert reward.needs == {"num_tokens", "self_certainty.reference"}
     assert reward.score(batch_of([5.0], weights="reference")).tolist() == [5]
 
 
