@@ -55,7 +55,6 @@ LAYERS: tuple[tuple[str, ...], ...] = (
         "rewards.actions",
         "rewards.boxes",
         "rewards.episodes",
-        "rewards.fitted",
         "rewards.images",
         "rewards.judges",
         "rewards.models",

@@ -44,15 +44,14 @@ GROUPS: dict[str, tuple[str, ...]] = {
     "Sound": ("clap",),
     "Sets of images, sounds or answers": ("exemplar", "frechet", "vendi"),
     "Episodes, labs and labels": (
-        "edits", "episode_success", "given_score", "information_gain", "invalid_action", "motion", "shapes",
-        "soft_shapes", "step_reward",
+        "curiosity", "edits", "episode_success", "given_score", "information_gain", "invalid_action", "motion",
+        "shapes", "soft_shapes", "step_reward",
     ),
-    "Learned in the run": ("curiosity", "latent_surrogate", "preference_head"),
-    "Wrappers": (
+        "Wrappers": (
         "annealed", "cached", "clip_and_delta", "clip_range", "conditional", "constrained", "delta", "dithered",
-        "gated", "generate_then_score", "length_penalised", "par", "progress", "renormalised", "repeated",
-        "router", "running_normalised", "text_norm", "threshold", "trusted", "uncertainty_weighted",
-        "unlikeliness", "weighted", "win_rate",
+        "gated", "generate_then_score", "latent_surrogate", "length_penalised", "par", "preference_head", "progress",
+        "renormalised", "repeated", "router", "running_normalised", "text_norm", "threshold", "trusted",
+        "uncertainty_weighted", "unlikeliness", "weighted", "win_rate",
     ),
     "A function of your own": ("python",),
     "On another machine": ("http",),

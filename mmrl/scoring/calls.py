@@ -142,8 +142,11 @@ def call_once(
     """
     with patience.call(f"reward {name!r}, called with {len(batch)} samples,", reward):
         try:
-            learns = isinstance(reward, Fitted) and not torch.is_grad_enabled()
-            answer, examples = reward.score_with_examples(batch) if learns else (reward.score(batch), None)
+            examples: Tensor | None = None
+            if isinstance(reward, Fitted) and not torch.is_grad_enabled():
+                answer, examples = reward.score_with_examples(batch)
+            else:
+                answer = reward.score(batch)
             ends = cast(Segmented, reward).ends(batch) if reward.granularity == "segment" else None
         except (ConfigError, RunError, KeyboardInterrupt, Interruption):
             raise

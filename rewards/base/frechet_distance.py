@@ -94,7 +94,7 @@ class FrechetSet:
         if count == 1:
             return away + self._spread.sum()
         products, under = (centred(one[rows][:, rows]) / (count - 1) for one in self._kernels())
-        roots = torch.linalg.eigvalsh(under).clamp_min(0).sqrt()
+        roots: Tensor = torch.linalg.eigvalsh(under).clamp_min(0).sqrt()
         return away + products.trace() + self._spread.sum() - 2 * roots.sum()
 
     def _kernels(self) -> tuple[Tensor, Tensor]:

@@ -41,7 +41,7 @@ class EdgeConsistency(Checked):
     differentiable: ClassVar[bool] = True
     needs: ClassVar[frozenset[str]] = frozenset({"images", "prompt.image", "model"})
     batch_size: ClassVar[int | None] = 16
-    license: ClassVar[License] = License("other", commercial=None)  # lllyasviel/Annotators; canny has no weights
+    license: ClassVar[License] = License("other", commercial=False)  # lllyasviel/Annotators; canny has no weights
 
     edges: Edges = "canny"  # what finds edges
     against: Source = "map"  # what is compared with: `map`, `picture` or `given`

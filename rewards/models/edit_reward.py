@@ -55,7 +55,7 @@ class EditReward(Checked):
     differentiable: ClassVar[bool] = True
     needs: ClassVar[frozenset[str]] = frozenset({"images", "prompt.image", "model"})
     batch_size: ClassVar[int | None] = 4
-    license: ClassVar[License] = License("unknown", commercial=None)  # TIGER-Lab/EditReward-Qwen2.5-VL-7B
+    license: ClassVar[License] = License("unknown", commercial=False)  # TIGER-Lab/EditReward-Qwen2.5-VL-7B
 
     following: str = "prompts.py"  # file with the question about following the instruction, see above
     quality: str = "prompts.py"  # file with the question about the quality

@@ -114,7 +114,10 @@ def vendi_score(similarities: Tensor, order: float) -> Tensor:
     shares = torch.linalg.eigvalsh(similarities / count)  # [n]
     shares = shares[shares > SMALLEST]
     if math.isinf(order):
-        return 1 / shares.max()
+        largest: Tensor = shares.max()
+        return largest.reciprocal()
     if abs(order - 1) < 1e-6:  # the limit of the other formula
-        return torch.special.entr(shares).sum().exp()
-    return shares.pow(order).sum().pow(1 / (1 - order))
+        entropy: Tensor = torch.special.entr(shares)
+        return entropy.sum().exp()
+    powers: Tensor = shares.pow(order)
+    return powers.sum().pow(1 / (1 - order))

@@ -50,7 +50,7 @@ def cli(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
         ("rewards=shapes", "config.rewards: should be a list, got 'shapes'"),
         ("loss=nft", "config.loss: should be a section such as {name: value}, got 'nft'"),
         ("rewards.0.wieght=2", "'wieght' (did you mean 'weight'?); its fields are measure, weight, label, device"),
-        ("rewards.0.name=my_own", "unknown reward 'my_own'; known are aesthetic, anls, "),
+        ("rewards.0.name=my_own", "unknown reward 'my_own'; known are adapter_score, aesthetic, anls, "),
         ("rewards.0.weight=heavy", "rewards.weight must be a number, or start, end and last, got 'heavy'"),
         ("iterations", "an override looks like key.sub=value, got 'iterations'"),
         ("loss={", "the value of 'loss={' is not YAML"),

@@ -79,7 +79,7 @@ class Wants:
         ("image", "needs 'image'; allowed are images, videos, audio, texts, is_finished, "),
         (
             "image",
-            "screens, pieces, given, controls, prompt.image, model, service, likelihoods.sampled, ",
+            "screens, pieces, given, latents, controls, prompt.image, model, service, likelihoods.sampled, ",
         ),
         ("target.", "reward 'r' needs 'target.'; allowed are"),
     ],

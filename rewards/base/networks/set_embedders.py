@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Literal, cast
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -13,7 +13,7 @@ from mmrl.core.data import Outputs
 from . import text_embedders
 from .clap import load_clap, windows_at, write_tiny_clap
 from .clip import load_clip
-from .image_embedders import DEFAULTS, Encoder, load_embedder, write_tiny_embedder
+from .image_embedders import DEFAULTS, load_embedder, write_tiny_embedder
 
 # dino, clip and pixels: of images; clap: of sounds; text: of answers
 Features = Literal["dino", "clip", "pixels", "clap", "text"]
@@ -48,7 +48,7 @@ def load_set_embedder(features: Features, model: str | None, device: torch.devic
         return _of_sounds(model or SOUND_MODEL, device)
     if features == "text":
         return _of_texts(model or TEXT_MODEL, device)
-    embed = pixel_embeddings if features == "pixels" else load_embedder(cast(Encoder, features), model, device)
+    embed = pixel_embeddings if features == "pixels" else load_embedder(features, model, device)
 
     def of_images(outputs: Outputs) -> list[Tensor]:
         assert outputs.images is not None, "scoring checks needs"

@@ -14,7 +14,7 @@ from mmrl.core.data import Rollout
 from mmrl.core.views import DecisionView
 from mmrl.modalities.loading.lora import Lora
 from mmrl.modalities.vision_language import VisionLanguage
-from mmrl.training.thought import thought_of
+from mmrl.training.thought import ThoughtReader
 from tests import vision_twins
 from tests.modalities.loading.test_dora import log_probs, stir
 
@@ -123,7 +123,7 @@ def test_the_policy_its_reference_its_rollouts_and_its_export_stay_as_they_were(
     policy.load_reward_adapter(adapter)  # a second reward by the same one
     assert list(policy._model.peft_config) == ["default", "reward_0"]
     found, expected = vision_twins.rollout(policy, 6), vision_twins.rollout(plain, 6)
-    thought = thought_of(policy, found, {"texts", f"adapter.{adapter}", "likelihoods.trained"}, 4)
+    thought = ThoughtReader(4)(policy, found, {"texts", f"adapter.{adapter}", "likelihoods.trained"})
     assert thought.adapter_scores[adapter].shape == (9,) and "trained" in thought.likelihoods
     one, other = found.trace.completions, expected.trace.completions
     assert torch.equal(one.tokens, other.tokens) and torch.equal(one.log_prob, other.log_prob)

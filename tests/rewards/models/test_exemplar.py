@@ -97,7 +97,7 @@ def test_texts_are_compared_with_texts(tmp_path: Path) -> None:
 def test_what_cannot_be_an_exemplar_is_the_users_error(tmp_path: Path) -> None:
     for features in ("dino", "pixels"):
         with pytest.raises(ValueError, match=f"{features} embeds images, not texts; clip embeds both"):
-            Exemplar(exemplars="wanted.txt", features=features)  # type: ignore[arg-type]
+            Exemplar(exemplars="wanted.txt", features=features)
     with pytest.raises(ConfigError, match=r"exemplars must be a folder of \.png"):
         Exemplar(exemplars="/no/such", features="pixels").prepare(CPU)
     (tmp_path / "broken.png").write_bytes(b"no picture")

@@ -75,7 +75,7 @@ def test_a_set_is_at_no_distance_from_itself() -> None:
     for count in (3, 40):
         embeddings = normal(3, count, 6)
         for covariance in ("full", "diagonal", "none"):
-            own = FrechetSet(embeddings, Moments.of(embeddings), covariance)  # type: ignore[arg-type]
+            own = FrechetSet(embeddings, Moments.of(embeddings), covariance)
             assert abs(float(own.distance(every(embeddings)))) < 1e-5  # traces of 50, whose roots of 0 round
 
 

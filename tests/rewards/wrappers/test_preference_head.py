@@ -112,5 +112,5 @@ def test_a_restored_one_goes_on_bit_for_bit() -> None:
 
 
 def test_an_inner_reward_of_turns_is_refused() -> None:
-    with pytest.raises(ConfigError, match="must judge samples or groups, got turns"):
+    with pytest.raises(ConfigError, match="must judge samples or groups, got one that judges turns"):
         wrapped("preference_head", reward={"name": "step_reward"})

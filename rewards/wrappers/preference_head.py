@@ -43,7 +43,9 @@ class PreferenceHead(FittedWrapper):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.reward.granularity not in ("sample", "group"):
-            raise ValueError(f"the inner reward must judge samples or groups, got {self.reward.granularity}s")
+            raise ValueError(
+                f"the inner reward must judge samples or groups, got one that judges {self.reward.granularity}s"
+            )
         low, high = self.reward.range
         self.override(range=(min(low, -1.0), max(high, 1.0)), needs=type(self).needs | self.needs_of_inner())
 
@@ -66,7 +68,8 @@ class PreferenceHead(FittedWrapper):
 
     def make_network(self, width: int) -> nn.Module:
         """Makes the head of pairs of features: the preferred one's, then the other's."""
-        return Head(width // 2, self.hidden)
+        layers = nn.Linear(width // 2, self.hidden), nn.SiLU(), nn.Linear(self.hidden, 1), nn.Tanh()
+        return nn.Sequential(*layers, nn.Flatten(0))
 
     def fit_loss(self, network: nn.Module, examples: Tensor) -> Tensor:
         """Returns the mean of -log sigmoid(r_w - r_l) of pairs [n, 2 D]."""
@@ -86,17 +89,3 @@ class PreferenceHead(FittedWrapper):
                     winner, loser = (one, other) if difference > 0 else (other, one)
                     pairs.append(torch.cat([seen[winner, :-1], seen[loser, :-1]]))
         return torch.stack(pairs) if pairs else torch.zeros(0, 0)
-
-
-class Head(nn.Module):
-    """A hidden layer and a score in (-1, 1)."""
-
-    def __init__(self, width: int, hidden: int) -> None:
-        """Makes the head of features of so many numbers."""
-        super().__init__()
-        self.layers = nn.Sequential(nn.Linear(width, hidden), nn.SiLU(), nn.Linear(hidden, 1))
-
-    def forward(self, features: Tensor) -> Tensor:
-        """Returns the scores [n] of features [n, D]."""
-        scores: Tensor = self.layers(features)[:, 0]
-        return scores.tanh()

@@ -14,7 +14,7 @@ from mmrl.core.data import Outputs, Scores
 from mmrl.core.plugins import build
 from mmrl.media.pictures import Picture, StoredPicture
 from mmrl.parsing.actions.action import Action
-from mmrl.rewards.fitted.curiosity import Curiosity, _places, _words
+from mmrl.rewards.episodes.curiosity import Curiosity, _places, _words
 from tests.rewards.example import Example, make_batch
 from tests.rewards.pictures import CPU
 

@@ -12,7 +12,7 @@ from torch.testing import assert_close
 
 from mmrl.core.contracts import ConfigError, RewardBatch
 from mmrl.core.data import Outputs, Scores
-from mmrl.rewards.fitted.latent_surrogate import LatentNetwork
+from mmrl.rewards.base.networks.latent_network import LatentNetwork
 from mmrl.scoring.calls import call_reward
 from mmrl.training.checkpoint import with_tensors, without_tensors
 from tests.rewards.example import GROUP, Example, make_batch
@@ -168,7 +168,7 @@ def test_what_cannot_work_is_refused() -> None:
         reward.score(random_batch(random.Random(0), shape=(2, 3, 3)))
     with pytest.raises(ConfigError, match="must judge samples, got one that judges groups"):
         wrapped("latent_surrogate", reward={"name": "diversity"})
-    with pytest.raises(ConfigError, match="one that needs likelihoods"):
+    with pytest.raises(ConfigError, match="one that needs self_certainty"):
         wrapped("latent_surrogate", reward={"name": "self_certainty"})
     with pytest.raises(ConfigError, match="learns from its own scores"):
         wrapped("clip_range", reward={"name": "latent_surrogate", "reward": WRITTEN}, low=0.0, high=1.0)

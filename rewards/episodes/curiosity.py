@@ -68,8 +68,10 @@ class Curiosity(FittedReward, Checked):
 
     def prepare(self, placement: Placement) -> None:
         """Loads the encoder; raises ConfigError where it cannot be loaded."""
-        pixels = self.encoder == "pixels"
-        self._embed = self._shrunk if pixels else load_embedder(self.encoder, self.model, placement.device)
+        if self.encoder == "pixels":
+            self._embed = self._shrunk
+        else:
+            self._embed = load_embedder(self.encoder, self.model, placement.device)
 
     def score(self, batch: RewardBatch) -> Tensor:
         """Returns the scores [B] float32."""
