@@ -66,7 +66,15 @@ class JitteredReward(Instrumented):
         return low, high + self.size
 
     def score(self, batch: RewardBatch) -> torch.Tensor:
-        scores: torch.Tensor = self._kept("score", self.plugin.score)(batch)
+        return self._jittered(self._kept("score", self.plugin.score)(batch), batch)
+
+    def score_with_examples(self, batch: RewardBatch) -> tuple[torch.Tensor, torch.Tensor]:
+        """Scores as `score` does; of a plug-in that is `Fitted`, which has a `fit` too."""
+        scores, examples = self.plugin.score_with_examples(batch)
+        self.results.setdefault("score", []).append(scores)
+        return self._jittered(scores, batch), examples
+
+    def _jittered(self, scores: torch.Tensor, batch: RewardBatch) -> torch.Tensor:
         noise = torch.tensor([seed % 1000 / 1000 for seed in batch.seeds], device=scores.device)
         if scores.dim() == 1:
             return scores + self.size * noise
