@@ -247,11 +247,12 @@ def died_silently(end: Ended) -> bool:
 
 
 def assert_same_run(one: Path, two: Path, iteration: int = 3, *, processes: int = 2) -> None:
-    """Weights to 1e-5, metrics to 1e-4, calls and files exactly; the second run is of so many processes."""
+    """Weights to 1e-5, what rewards learned to 2e-3, metrics to 1e-4, calls and files exactly; the second run is of so many processes."""
     expected, got = final_tensors(one, iteration), final_tensors(two, iteration)
     assert expected.keys() == got.keys()
     for name, tensor in expected.items():
-        torch.testing.assert_close(got[name], tensor, atol=1e-5, rtol=0, msg=name.__add__)
+        size = 2e-3 if name.startswith("plugins/") else 1e-5  # what rewards remember: latents, which magnify rounding
+        torch.testing.assert_close(got[name], tensor, atol=size, rtol=0, msg=name.__add__)
     lines, lines_of_two = metrics(one), metrics(two)
     for line, other in zip(lines, lines_of_two, strict=True):
         assert other == pytest.approx(line, abs=1e-4)

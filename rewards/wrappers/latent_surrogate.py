@@ -16,6 +16,8 @@ from ..base.hashed_words import hashed_words
 from ..base.networks.latent_network import LatentNetwork
 from ..base.wrapper import check_judges_samples
 
+LONGEST = 4  # dimensions of latents, at most
+
 
 @dataclass
 class LatentSurrogate(FittedWrapper):
@@ -61,16 +63,34 @@ class LatentSurrogate(FittedWrapper):
             return super().score(batch)
         return self.predicted(self.features_of(batch)) if self.is_ready else 0 * latents.float().flatten(1).sum(1)
 
+    def score_with_examples(self, batch: RewardBatch) -> tuple[Tensor, Tensor]:
+        """Returns the scores [B], and shape, latents, words and score of each sample where the reward was asked."""
+        scores, examples = super().score_with_examples(batch)
+        if not examples.shape[1]:
+            return scores, examples
+        shape = torch.tensor([*self._shape, *[0] * (LONGEST - len(self._shape))])  # for a process without samples
+        return scores, torch.cat([shape.expand(len(examples), -1), examples], 1)
+
     def features_of(self, batch: RewardBatch) -> Tensor:
         """Returns latents and words [B, D]. Raises ConfigError for latents of another shape than those before."""
         assert batch.outputs.latents is not None, "scoring checks needs"
         latents = batch.outputs.latents.float()
-        shape = tuple(latents.shape[1:])
+        self._use(tuple(latents.shape[1:]))
+        words = hashed_words([prompt.text for prompt in batch.prompts], self.words)
+        return torch.cat([latents.flatten(1), words.to(latents.device)], 1)
+
+    def _use(self, shape: tuple[int, ...]) -> None:
         if self._shape and self._shape != shape:
             raise ConfigError(f"latent_surrogate learns from latents of one size, got {shape} after {self._shape}")
         self._shape = shape
-        words = hashed_words([prompt.text for prompt in batch.prompts], self.words)
-        return torch.cat([latents.flatten(1), words.to(latents.device)], 1)
+
+    def examples_of(self, scores: Scores) -> Tensor:
+        """Returns latents, words and score [n, D] of an iteration's samples."""
+        seen = super().examples_of(scores)
+        if not len(seen):
+            return seen
+        self._use(tuple(int(length) for length in seen[0, :LONGEST] if length))
+        return seen[:, LONGEST:]
 
     def in_units(self, values: Tensor) -> Tensor:
         """Returns the scores of standardised values [B]."""
