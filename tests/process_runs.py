@@ -247,7 +247,7 @@ def died_silently(end: Ended) -> bool:
 
 
 def assert_same_run(one: Path, two: Path, iteration: int = 3, *, processes: int = 2) -> None:
-    """Weights to 1e-5, what rewards learned to 2e-3, metrics to 1e-4, calls and files exactly; the second run is of so many processes."""
+    """Weights to 1e-5, metrics to 1e-4, calls and files exactly; the second run is of so many processes."""
     expected, got = final_tensors(one, iteration), final_tensors(two, iteration)
     assert expected.keys() == got.keys()
     for name, tensor in expected.items():
