@@ -18,6 +18,7 @@ from ..base.fitted import FittedReward
 from ..base.hashed_words import hashed_words
 from ..base.networks.image_embedders import Embed, Encoder, load_embedder, write_tiny_embedder
 
+LEVEL = 1 / 255  # of 8 bits
 PLACES = 6  # numbers of an action beside its words: whether it has a point and an end, and both of them
 
 
@@ -32,8 +33,8 @@ class Curiosity(FittedReward, Checked):
     nothing changes: the score is then how far the screen changed, the paper's reward of an instantaneous change.
 
     Embeddings: DINO's, CLIP's, or `pixels`, the screen shrunk to `side` x `side` in grey, less its mean, which needs no
-    model. A reward of its own makes agents that only explore: give it beside the task's. Raises ValueError for a turn
-    in which the environment broke.
+    model; all screens of one shade are alike. A reward of its own makes agents that only explore: give it beside the
+    task's. Raises ValueError for a turn in which the environment broke.
     """
 
     source: ClassVar[str] = "Niu et al. 2025 (ScreenExplorer), arXiv 2505.19095"
@@ -100,7 +101,9 @@ class Curiosity(FittedReward, Checked):
 
     def _shrunk(self, images: Tensor) -> Tensor:
         grey = nn.functional.adaptive_avg_pool2d(images.mean(1, keepdim=True), self.side).flatten(1)
-        return normalize(grey - grey.mean(1, keepdim=True), dim=1)
+        away = grey - grey.mean(1, keepdim=True)
+        is_flat = away.abs().amax(1, keepdim=True) < LEVEL / 2  # what is left is rounding, and has no direction
+        return normalize(torch.cat([torch.where(is_flat, 0.0, away), is_flat.float()], 1), dim=1)
 
     def make_network(self, width: int) -> nn.Module:
         """Makes the world model: from embedding and action to the change of the embedding."""

@@ -72,6 +72,14 @@ def test_before_it_is_ready_the_score_is_how_far_the_screen_changed() -> None:
     assert found.tolist() == pytest.approx([expected, 0.0], abs=1e-5)
 
 
+def test_screens_without_a_picture_are_alike() -> None:
+    flat = [screen(np.full((16, 16, 3), level)) for level in (0, 77, 179, 237, 255)]
+    same = ready(side=24).score(batch_of(flat, [None] * 5, flat))
+    other = ready(side=24).score(batch_of(flat, [None] * 5, flat[1:] + flat[:1]))
+    assert same.tolist() == other.tolist() == pytest.approx([0.0] * 5, abs=1e-5)
+    assert ready().score(batch_of(flat[:1], [None], [noise(random.Random(0))])).tolist() == pytest.approx([1.0])
+
+
 def test_an_action_is_its_words_and_its_place() -> None:
     assert [_words(action) for action in ACTIONS] == ["click", "type tea", "none", "scroll down"]
     assert _places(ACTIONS[0], (16, 8)).tolist() == [1.0, 0.5, 0.5, 0.0, 0.0, 0.0]
