@@ -119,5 +119,5 @@ def vendi_score(similarities: Tensor, order: float) -> Tensor:
     if abs(order - 1) < 1e-6:  # the limit of the other formula
         entropy: Tensor = torch.special.entr(shares)
         return entropy.sum().exp()
-    powers: Tensor = shares.pow(order)
-    return powers.sum().pow(1 / (1 - order))
+    powers: Tensor = order * shares.log()  # as logarithms, which a high order does not round to 0
+    return (powers.logsumexp(0) / (1 - order)).exp()

@@ -59,7 +59,7 @@ def test_scores_and_credits_are_those_of_the_published_package(order: float) -> 
     torch.testing.assert_close(shared, torch.full((5,), whole), rtol=0, atol=2e-6)
 
 
-@in_one_test("order", [0.0, 0.5, 1.0, 2.0, math.inf])
+@in_one_test("order", [0.0, 0.5, 1.0, 2.0, 1000.0, math.inf])
 def test_sets_whose_score_is_known(order: float) -> None:
     alike, apart = torch.ones(6, 6).double(), torch.eye(6).double()
     assert float(vendi_score(alike, order)) == pytest.approx(1)
