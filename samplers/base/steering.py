@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from mmrl.core.checked import Checked
-from mmrl.core.contracts import ConfigError, Placement, Prepared, Reward, Sampler, Twinned
+from mmrl.core.contracts import ConfigError, Fitted, Placement, Prepared, Reward, Sampler, Twinned
 from mmrl.core.keys import GroupKey
 from mmrl.plans.flow import Neighbors, Plan, Step
 
@@ -37,10 +37,15 @@ class SteeredSampler(Checked, ABC):
     proposal: Sampler
 
     def __post_init__(self) -> None:
-        """Raises ConfigError for a reward that does not judge samples, and for a proposal of something but latents."""
+        """Raises ConfigError for a reward that is not steered by, and for a proposal of something but latents.
+
+        That is one that does not judge samples, or is fitted to the samples of a run, which this one would not be.
+        """
         super().__post_init__()
         if self.reward.granularity != "sample":
             raise ConfigError(f"reward judges each {self.reward.granularity}, and steering needs one of samples")
+        if isinstance(self.reward, Fitted):
+            raise ConfigError("reward learns from the scores of a run, which a sampler does not see; set the one in it")
         if self.proposal.sample_kind != "latents":
             raise ConfigError(
                 f"proposal samples {self.proposal.sample_kind}, and steering goes with samplers of latents"

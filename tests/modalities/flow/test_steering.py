@@ -15,6 +15,7 @@ from mmrl.core.keys import GroupKey, normal
 from mmrl.core.plugins import build
 from mmrl.modalities.flow.tree_sampling import sample_trees
 from mmrl.plans.flow import Plan
+from mmrl.rewards.wrappers.latent_surrogate import LatentSurrogate
 from mmrl.samplers.best_of_n import BestOfN
 from mmrl.samplers.fk_steering import FKSteering
 from mmrl.samplers.guided import Guided
@@ -247,6 +248,8 @@ def test_a_reward_needs_the_targets_of_the_prompts() -> None:
 def test_what_cannot_be_steered_is_refused() -> None:
     with pytest.raises(ConfigError, match="judges each group, and steering needs one of samples"):
         BestOfN(OfGroups(), PROPOSAL)
+    with pytest.raises(ConfigError, match="reward learns from the scores of a run, which a sampler does not see"):
+        BestOfN(LatentSurrogate(reward=Smooth()), PROPOSAL)
     with pytest.raises(ConfigError, match="proposal samples tokens"):
         BestOfN(Smooth(), build("samplers", {"name": "autoregressive", "max_tokens": 4}))
     shared = build("samplers", {"name": "ddim", "num_steps": 4, "share_noise": True})
