@@ -81,6 +81,9 @@ class Lora(Checked):
         if not getattr(network, "peft_config", None):  # diffusers skips a file without names of this network
             raise ConfigError(f"lora.path: {self.path} holds no adapter of the part {prefix!r}")
         self._train(network)
+        if self.path is not None:
+            folder = Path(self.path).expanduser()
+            _unrounded(network, folder / file_in(folder, prefix), f"{prefix}.")
 
     def add_to_language_model(self, model: Any, parts: Sequence[str]) -> None:
         """Adds the adapter to linear layers of a transformers model in place, and leaves only the adapter trainable.
@@ -111,7 +114,7 @@ class Lora(Checked):
             )
         self._train(model)
         if self.path is not None:
-            _unrounded(model, Path(self.path).expanduser())
+            _unrounded(model, Path(self.path).expanduser() / "adapter_model.safetensors", "base_model.model.")
         leave_casts_to_autocast(model)
         for name, parameter in model.named_parameters():
             if not name.startswith(tuple(f"{part}." for part in parts)):
@@ -193,15 +196,17 @@ def _dora_tensors(folder: Path) -> dict[str, Tensor]:
     return {f"{name}.weight" if name.endswith(".lora_magnitude_vector") else name: t for name, t in named.items()}
 
 
-def _unrounded(model: nn.Module, folder: Path) -> None:
-    """Copies a loaded adapter's tensors once more, in float32: transformers rounds them to the model's precision."""
+def _unrounded(model: nn.Module, path: Path, prefix: str) -> None:
+    """Copies a loaded adapter's tensors once more from a file, where their names begin with `prefix`, in float32.
+
+    transformers and diffusers round them to the model's precision.
+    """
     from safetensors.torch import load_file
 
-    path = folder / "adapter_model.safetensors"
     named = load_file(path) if path.is_file() else {}
     for name, parameter in model.named_parameters():
         own = name.replace(".default", "").replace("magnitude_vector.weight", "magnitude_vector")
-        saved = named.get(f"base_model.model.{own}") if "lora_" in name else None
+        saved = named.get(f"{prefix}{own}") if "lora_" in name else None
         if saved is not None:
             parameter.data.copy_(saved)
 

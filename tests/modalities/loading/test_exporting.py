@@ -101,6 +101,22 @@ def test_the_stock_pipeline_and_a_further_run_load_a_dora_and_an_rslora(
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:There are modules in")
+@pytest.mark.parametrize("use_dora", [False, True])
+def test_a_further_run_in_half_precision_begins_with_the_adapter_unrounded(use_dora: bool, tmp_path: Path) -> None:
+    pipeline, again = adapted("flux", use_dora=use_dora), tiny_pipeline("flux", 0)
+    exported(pipeline, "flux", tmp_path)
+    again.transformer.to(torch.bfloat16)
+    Lora(path=str(tmp_path), use_dora=use_dora).add_to(again.transformer, None, "transformer")
+    ours, theirs = (
+        {name: tensor for name, tensor in one.transformer.named_parameters() if "lora_" in name}
+        for one in (pipeline, again)
+    )
+    assert ours and ours.keys() == theirs.keys()
+    assert all(torch.equal(theirs[name], tensor) for name, tensor in ours.items())
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("family", ["flux", "qwen_image", "wan21"])
 def test_the_file_for_comfyui_means_the_same_to_the_stock_pipeline(family: str, tmp_path: Path) -> None:
     pipeline = adapted(family)
