@@ -31,8 +31,9 @@ class Teds(TagReward):
     `{name: threshold, threshold: 0.9, reward: {name: teds, markup: latex, structure_only: true}}`.
 
     Differences to the code of both papers: a heading cell (`<th>`) is a cell, and its text counts; white space counts
-    once in a cell and not at its ends; captions count nothing; and an empty cell of LaTeX below a `\multirow` is no
-    cell, as in HTML.
+    once in a cell and not at its ends; captions count nothing; an empty cell of LaTeX below a `\multirow` is no cell,
+    as in HTML; and |T| counts the nodes of the tree, where that of PubTabNet's code leaves out the table itself and
+    takes tags inside of cells for nodes, so that a table without such tags scores lower there.
 
     The score is 0 without exactly one `tag` (None: the whole text), and for an answer that is not one closed table
     (`rewards/base/tables.py` says what is read), has more than 500 nodes or 10,000 letters.
