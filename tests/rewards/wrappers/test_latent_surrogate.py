@@ -146,6 +146,16 @@ def test_a_restored_one_goes_on_bit_for_bit() -> None:
     assert torch.equal(whole.score(batch), second.score(batch)) and whole.fit() == second.fit()
 
 
+@pytest.mark.parametrize("shape", [(6, 4), (2, 4, 3), (2, 3, 4, 4)], ids=["row", "image", "video"])
+def test_a_process_without_samples_learns_the_same(shape: tuple[int, ...]) -> None:
+    batch = random_batch(random.Random(3), 8, shape)
+    one, idle = (wrapped("latent_surrogate", warm_up=1, fit_steps=2) for _ in range(2))
+    scores = judged(one, batch)
+    for reward in (one, idle):
+        reward.update(scores)
+    assert torch.equal(one.score(batch), idle.score(batch))
+
+
 def test_an_empty_state_is_restored_too() -> None:
     reward = fitted(wrapped("latent_surrogate", warm_up=1), 1, 8)
     reward.load_state_dict(wrapped("latent_surrogate").state_dict())
