@@ -74,7 +74,7 @@ class FittedReward(ABC):
     def update(self, scores: Scores) -> None:
         """Fits the network to the examples of an iteration and to those that it remembers."""
         new = self.examples_of(scores).float().cpu()
-        self._updates += 1
+        self._updates, self._error = self._updates + 1, None
         if not len(new):
             return
         if self._network is None:
@@ -99,7 +99,7 @@ class FittedReward(ABC):
         self._optimizer = torch.optim.Adam(self._network.parameters(), lr=self.learning_rate)
 
     def fit(self) -> dict[str, float]:
-        """Returns the mean loss on the samples of the newest iteration before they were learned from: `fit_error`."""
+        """Returns the mean loss on the newest samples before they were learned from: `fit_error`; none were: nothing."""
         return {} if self._error is None else {"fit_error": self._error}
 
     def state_dict(self) -> dict[str, Any]:

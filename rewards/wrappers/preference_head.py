@@ -16,6 +16,8 @@ from mmrl.core.keys import generator
 from ..base.fitted import FittedWrapper
 from ..base.networks.clip import Clip, load_clip, write_tiny_clip
 
+IMAGES_AT_ONCE = 64  # in CLIP
+
 
 @dataclass
 class PreferenceHead(FittedWrapper):
@@ -63,7 +65,8 @@ class PreferenceHead(FittedWrapper):
         """Returns CLIP's features [B, D] of images with their prompts."""
         assert self._clip is not None, "prepare comes before score"
         assert batch.outputs.images is not None, "scoring checks needs"
-        images, texts = self._clip.images(batch.outputs.images), self._clip.texts([p.text for p in batch.prompts])
+        images = torch.cat([self._clip.images(part) for part in batch.outputs.images.split(IMAGES_AT_ONCE)])
+        texts = self._clip.texts([prompt.text for prompt in batch.prompts])
         return torch.cat([images, images * texts], 1).float() * math.sqrt(images.shape[1])  # numbers of about 1
 
     def make_network(self, width: int) -> nn.Module:
