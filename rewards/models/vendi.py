@@ -15,6 +15,7 @@ from mmrl.core.contracts import Granularity, License, Placement, RewardBatch
 from ..base.networks.set_embedders import (
     EmbedSamples,
     Features,
+    check_model,
     load_set_embedder,
     needs_of,
     one_each,
@@ -64,6 +65,7 @@ class Vendi(Checked):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        check_model(self.features, self.model)
         self.needs = needs_of(self.features)  # type: ignore[misc]  # of this one, not of the class
         if self.credit == "group":
             self.range = (0.0, math.inf)  # type: ignore[misc]

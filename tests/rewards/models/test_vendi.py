@@ -189,3 +189,12 @@ def test_settings_are_checked() -> None:
     assert Vendi(features="pixels").needs == {"images"} and Vendi().needs == {"images", "model"}
     with pytest.raises(ConfigError, match="cannot load the DINO '/no/such"):
         Vendi(model="/no/such").prepare(CPU)
+
+
+SETS = [{"name": "vendi"}, {"name": "exemplar", "exemplars": ""}, {"name": "frechet", "reference": ""}]
+
+
+@in_one_test("settings", SETS)
+def test_a_model_that_nothing_would_load_is_refused(settings: dict[str, str]) -> None:
+    with pytest.raises(ConfigError, match="pixels are embedded without a model, got 'facebook/dinov2-base'"):
+        build("rewards", settings | {"features": "pixels", "model": "facebook/dinov2-base"})
