@@ -47,7 +47,7 @@ def batch_of(images: Tensor | None = None, videos: Tensor | None = None) -> Rewa
     return make_batch(Outputs(images=images, videos=videos), TEXTS)
 
 
-def says(reward: VisionReward, yes: Sequence[float], monkeypatch: pytest.MonkeyPatch) -> None:
+def let_answer(reward: VisionReward, yes: Sequence[float], monkeypatch: pytest.MonkeyPatch) -> None:
     """Lets the model say yes with these probabilities, question by question, and else no."""
     left = list(yes)
 
@@ -69,7 +69,7 @@ def test_images_score_as_the_published_program_does(folder: Path, monkeypatch: p
     weights = [rng.gauss(0, 1) for _ in range(28)]
     checklist = [f"Is part {number} right?" for number in range(30)]
     reward = ready(folder, checklist, {"coef": [weights], "intercept": [0.25]})
-    says(reward, [one for own in yes for one in own], monkeypatch)
+    let_answer(reward, [one for own in yes for one in own], monkeypatch)
     expected = []
     for own in yes:
         answers = [1 if one > 0.5 else -1 for one in own[1:]]
@@ -90,14 +90,14 @@ def test_images_score_as_the_published_program_does(folder: Path, monkeypatch: p
 def test_hand_numbers(soft: bool, expected: float, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     checklist = ["Is there a hand?", "Is the hand right?", "Is it sharp?"]
     reward = ready(folder, checklist, {"coef": [3, 4, 5], "intercept": -1}, masks={0: (1,)}, soft=soft)
-    says(reward, [0.5, 0.7, 0.9, 0.4] * 3, monkeypatch)
+    let_answer(reward, [0.5, 0.7, 0.9, 0.4] * 3, monkeypatch)
     assert reward.score(batch_of(images=three_images())).tolist() == pytest.approx([expected] * 3, abs=1e-5)
 
 
 @pytest.mark.slow
 def test_videos_score_by_the_mean_of_weighted_answers(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     reward = ready(folder, ["Is it [[prompt]]?", "Does it move?"], [2.0, -3.0], of="videos", video_fps=2.0)
-    says(reward, [0.9, 0.9, 0.9, 0.1, 0.2, 0.3], monkeypatch)
+    let_answer(reward, [0.9, 0.9, 0.9, 0.1, 0.2, 0.3], monkeypatch)
     scores = reward.score(batch_of(videos=torch.rand(3, 5, 3, 32, 32)))
     assert scores.tolist() == pytest.approx([(2 - 3) / 2, (2 + 3) / 2, (-2 + 3) / 2])
 
