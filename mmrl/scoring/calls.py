@@ -157,7 +157,7 @@ def call_once(
     if width is not None:
         return _of_decisions(name, answer, batch, ends)
     bad = ~answer.isfinite()
-    failure = f"{name}: returned {float(answer[bad][0])}" if bad.any() else None
+    failure = f"{name}: returned {float(answer[bad][0].detach())}" if bad.any() else None
     if examples is not None and (examples.dim() != 2 or examples.dtype != torch.float32 or len(examples) != len(batch)):
         raise ConfigError(f"reward {name!r} must learn from a float32 tensor [{len(batch)}, D], got {_shown(examples)}")
     return RewardValues(torch.where(bad, torch.nan, answer), examples=examples), failure

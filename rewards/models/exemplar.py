@@ -14,6 +14,7 @@ from ..base.networks.example_sets import embedded_examples, example_texts, write
 from ..base.networks.set_embedders import (
     EmbedSamples,
     Features,
+    check_model,
     embedded_texts,
     load_set_embedder,
     needs_of,
@@ -58,6 +59,7 @@ class Exemplar(Checked):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        check_model(self.features, self.model)
         self.needs = needs_of(self.features) | {"model"}  # type: ignore[misc]  # of this one; exemplars are loaded
         self.differentiable = self.features in ("dino", "clip", "pixels")  # type: ignore[misc]
         if self._are_texts and self.features in ("dino", "pixels"):

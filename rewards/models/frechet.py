@@ -16,6 +16,7 @@ from ..base.networks.example_sets import embedded_examples, write_tiny_examples
 from ..base.networks.set_embedders import (
     EmbedSamples,
     Features,
+    check_model,
     load_set_embedder,
     needs_of,
     write_tiny_set_embedder,
@@ -73,6 +74,7 @@ class Frechet(Checked):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        check_model(self.features, self.model)
         self.needs = needs_of(self.features) | {"model"}  # type: ignore[misc]  # of this one; the reference is loaded
         if self.credit != "leave_one_out":
             self.range = (-math.inf, 0.0)  # type: ignore[misc]

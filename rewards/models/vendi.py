@@ -15,6 +15,7 @@ from mmrl.core.contracts import Granularity, License, Placement, RewardBatch
 from ..base.networks.set_embedders import (
     EmbedSamples,
     Features,
+    check_model,
     load_set_embedder,
     needs_of,
     one_each,
@@ -57,12 +58,14 @@ class Vendi(Checked):
     # sounds by `clap`, answers by a sentence encoder (`text`).
     features: Features = "dino"
     model: str | None = None  # hub name or folder of the encoder; null: the default of `features`
-    order: Annotated[float, Field(ge=0)] = 1.0  # q, the order of the entropy; .inf: the most frequent kind alone
+    # q, the order of the entropy; null: infinity, the most frequent kind alone
+    order: Annotated[float, Field(ge=0)] | None = 1.0
     credit: Credit = "leave_one_out"  # what a sample adds to the score of its group, or that score for all
     _embed: EmbedSamples | None = field(default=None, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        check_model(self.features, self.model)
         self.needs = needs_of(self.features)  # type: ignore[misc]  # of this one, not of the class
         if self.credit == "group":
             self.range = (0.0, math.inf)  # type: ignore[misc]
@@ -96,11 +99,12 @@ class Vendi(Checked):
     def _credits(self, embeddings: Tensor) -> Tensor:
         """Returns the credit [n] of each sample of a set of embeddings [n, D]."""
         cosines = embeddings @ embeddings.T
-        whole, count = vendi_score(cosines, self.order), len(cosines)
+        order = math.inf if self.order is None else self.order
+        whole, count = vendi_score(cosines, order), len(cosines)
         if self.credit == "group":
             return whole.expand(count)
         rest = ~torch.eye(count, dtype=torch.bool)
-        return torch.stack([whole - vendi_score(cosines[keep][:, keep], self.order) for keep in rest])
+        return torch.stack([whole - vendi_score(cosines[keep][:, keep], order) for keep in rest])
 
 
 def vendi_score(similarities: Tensor, order: float) -> Tensor:

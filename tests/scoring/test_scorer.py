@@ -178,6 +178,8 @@ def test_a_graph_refuses_what_has_no_gradient() -> None:
         scorer(refuse(0)).score_in_graph(rollout(), outputs, rows, 0)
     with pytest.raises(RunError, match="cannot judge: r0: returned nan"):
         scorer(lambda batch: number(batch) / 0).score_in_graph(rollout(), outputs, rows, 0)
+    with pytest.raises(RunError, match="cannot judge: r0: returned nan"):  # and no warning of torch's beside it
+        scorer(lambda batch: number(batch).requires_grad_() / 0).score_in_graph(rollout(), outputs, rows, 0)
     with pytest.raises(ConfigError, match="all rewards have weight 0"):
         scorer(number, weights=(0.0,)).score_in_graph(rollout(), outputs, rows, 0)
 

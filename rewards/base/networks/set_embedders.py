@@ -39,6 +39,12 @@ def needs_of(features: Features) -> frozenset[str]:
     return frozenset({OUTPUTS[features]} | (set() if features == "pixels" else {"model"}))
 
 
+def check_model(features: Features, model: str | None) -> None:
+    """Raises ValueError for a model of features that have none."""
+    if features == "pixels" and model is not None:
+        raise ValueError(f"pixels are embedded without a model, got {model!r}")
+
+
 def load_set_embedder(features: Features, model: str | None, device: torch.device) -> EmbedSamples:
     """Loads an embedder by hub name or folder; None: the default of `features`. Raises ConfigError where there is none.
 

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from mmrl.core.contracts import ConfigError, RewardBatch
 from mmrl.core.data import Outputs
+from mmrl.core.plugins import build
 from mmrl.rewards.models.vendi import Vendi, vendi_score
 from tests.parameters import in_one_test
 from tests.rewards.example import GROUP, Example, make_batch
@@ -96,6 +97,13 @@ def test_a_sample_adds_at_most_one(order: float) -> None:
     torch.testing.assert_close(apart, torch.ones(7))
 
 
+def test_a_config_says_the_infinite_order_as_null() -> None:
+    """JSON and the checks of configs know no infinity."""
+    reward = build("rewards", {"name": "vendi", "order": None})
+    found = with_embeddings(reward, rows_of(VECTORS), [0] * 5)
+    torch.testing.assert_close(found, with_embeddings(Vendi(order=math.inf), rows_of(VECTORS), [0] * 5))
+
+
 def test_a_copy_costs_and_a_new_kind_pays() -> None:
     kinds = torch.eye(4)[[0, 0, 0, 1, 2]]
     found = with_embeddings(Vendi(), rows_of(kinds), [7] * 5)
@@ -176,8 +184,17 @@ def test_sounds_and_texts_have_scores(tmp_path: Path) -> None:
 def test_settings_are_checked() -> None:
     with pytest.raises(ValueError, match="features must be one of dino, clip, pixels, clap, text, got 'vgg'"):
         Vendi(features="vgg")  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="order must be at least 0, got -1"):
+    with pytest.raises(ValueError, match="order must be at least 0, or null, got -1"):
         Vendi(order=-1)
     assert Vendi(features="pixels").needs == {"images"} and Vendi().needs == {"images", "model"}
     with pytest.raises(ConfigError, match="cannot load the DINO '/no/such"):
         Vendi(model="/no/such").prepare(CPU)
+
+
+SETS = [{"name": "vendi"}, {"name": "exemplar", "exemplars": ""}, {"name": "frechet", "reference": ""}]
+
+
+@in_one_test("settings", SETS)
+def test_a_model_that_nothing_would_load_is_refused(settings: dict[str, str]) -> None:
+    with pytest.raises(ConfigError, match="pixels are embedded without a model, got 'facebook/dinov2-base'"):
+        build("rewards", settings | {"features": "pixels", "model": "facebook/dinov2-base"})
