@@ -32,7 +32,7 @@ GROUPS: dict[str, tuple[str, ...]] = {  # all but those of `recipes.FIRST`, whic
         "GTPO", "GUI-G1", "GUI-G2", "GUI-R1", "GUI-Shepherd", "IGPO", "Implicit PRM", "Intuitor", "IXC-2.5-Reward",
         "Listener-rewarded thinking", "MagicMirror", "Master-RM", "Mixed-R1", "MM-DPO", "MM-UPT", "No-Thinking-CLS-RL",
         "PERL", "pPE", "PPR", "ProgRM", "Prompt-A-Video", "PromptEnhancer", "PURE", "Reasoning-SQL", "ReDit", "ReMax",
-        "RewardAnything", "RLOO on turns", "RLVR across diverse domains", "RoboRefer", "S-GRPO", "ScreenExplorer",
+        "RewardAnything", "RFT suitability", "RLOO on turns", "RLVR across diverse domains", "RoboRefer", "S-GRPO", "ScreenExplorer",
         "SCST", "SE-GUI", "SEED-GRPO", "Seg-Zero", "Selective sample replay", "Semantic encoder reward",
         "Skywork-VL Reward", "SPCT", "SPO-tree", "SRPO", "STAR-R1", "Step-GRPO", "Table2LaTeX-RL", "Think-RM",
         "Time-R1", "ToolRL", "TreeRL", "TreeRPO", "Trust-GRPO", "UI-R1", "Unlikeliness reward", "VideoChat-R1",

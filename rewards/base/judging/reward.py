@@ -225,7 +225,7 @@ class JudgeReward(Checked, ABC):
         """Returns the question about a prompt with all places filled."""
         target = {f"target.{name}": str(value) for name, value in prompt.target.items()}
         reference = {} if self.reference is None else {"reference": str(prompt.target[self.reference])}
-        every = {"prompt": _MARK.sub(" ", prompt.text).strip(), **target, **reference, **values}
+        every = {"prompt": _MARK.sub(" ", prompt.text).strip(), "before": "", **target, **reference, **values}
         variant = None if self.choose_by is None else str(prompt.target[self.choose_by])
         return self._file.ask(variant, every, is_structured=is_structured)
 
