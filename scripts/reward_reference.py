@@ -49,15 +49,9 @@ GROUPS: dict[str, tuple[str, ...]] = {
     ),
         "Wrappers": (
         "annealed", "cached", "clip_and_delta", "clip_range", "conditional", "constrained", "delta", "dithered",
-<<<<<<< HEAD
-        "gated", "generate_then_score", "latent_surrogate", "length_penalised", "par", "preference_head", "progress",
-        "renormalised", "repeated", "router", "running_normalised", "text_norm", "threshold", "trusted",
+        "gated", "generate_then_score", "group_gate", "latent_surrogate", "length_penalised", "par", "preference_head",
+        "progress", "renormalised", "repeated", "router", "running_normalised", "text_norm", "threshold", "trusted",
         "uncertainty_weighted", "unlikeliness", "weighted", "win_rate",
-=======
-        "gated", "generate_then_score", "group_gate", "length_penalised", "par", "progress", "renormalised", "repeated",
-        "router", "running_normalised", "text_norm", "threshold", "trusted", "uncertainty_weighted",
-        "unlikeliness", "weighted", "win_rate",
->>>>>>> 430ce996 (Reward group_gate with its config; attacks on every shipped prompt)
     ),
     "A function of your own": ("python",),
     "On another machine": ("http",),
