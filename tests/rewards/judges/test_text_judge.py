@@ -77,7 +77,11 @@ def test_the_reasons_of_a_verdict_are_those_that_the_judge_wrote() -> None:
     judge = judged(reward, lambda question: f"It has {length_in(question)} letters.\nScore: 4")
     batch = answers("a", "abcde", "abc")
     reward.score(batch)
-    assert reward.is_explaining and reward.reasons(batch) == ("It has 1 letters.", "It has 5 letters.", "It has 3 letters.")
+    assert reward.is_explaining and reward.reasons(batch) == (
+        "It has 1 letters.",
+        "It has 5 letters.",
+        "It has 3 letters.",
+    )
     assert len(judge.questions) == 3, "what is known is not asked again"
     judged(reward, lambda question: "It is good, whatever the question")
     assert reward.reasons(batch) == ("", "", ""), "a reply without a verdict gives no reasons"

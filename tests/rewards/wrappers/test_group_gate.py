@@ -85,7 +85,7 @@ def test_it_is_a_plain_loop_over_groups() -> None:
 def test_bad_settings_are_refused() -> None:
     with pytest.raises(ConfigError, match="low must be at most high, got 0.8 and 0.5"):
         gate(low=0.8, high=0.5)
-    with pytest.raises(ConfigError, match="high: should be a finite number, got inf"):
+    with pytest.raises(ConfigError, match=r"high: should be a finite number, got inf"):
         gate(high=float("inf"))
     with pytest.raises(ConfigError, match="the accuracy must judge samples, got one that judges groups"):
         wrapped("group_gate", accuracy={"name": "group_gate", "reward": WRITTEN, "accuracy": SECOND})
