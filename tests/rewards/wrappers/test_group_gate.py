@@ -83,7 +83,7 @@ def test_it_is_a_plain_loop_over_groups() -> None:
 
 
 def test_bad_settings_are_refused() -> None:
-    with pytest.raises(ConfigError, match="low must be at most high, got 0.8 and 0.5"):
+    with pytest.raises(ConfigError, match=r"low must be at most high, got 0.8 and 0.5"):
         gate(low=0.8, high=0.5)
     with pytest.raises(ConfigError, match=r"high: should be a finite number, got inf"):
         gate(high=float("inf"))
