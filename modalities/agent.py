@@ -11,7 +11,7 @@ from pydantic import Field
 from torch import Tensor
 
 from mmrl.core.actors import ActorSettings, Pool, connected
-from mmrl.core.contracts import Environment, Placement, Prepared, Reward, RunError, Twinned, Usage
+from mmrl.core.contracts import Environment, Explaining, Placement, Prepared, Reward, RunError, Twinned, Usage
 from mmrl.core.data import Observation, Outputs, Prompt, Rollout
 from mmrl.core.keys import GroupKey, seed_from
 from mmrl.parsing.actions.action import Action
@@ -20,7 +20,7 @@ from mmrl.plans.answers import AnswerPlan, EpisodePlan
 
 from .encoding.inputs import MARKS
 from .gui import Gui
-from .language.critics import NEEDS, REFUSED, critic_scores, highest, refusals
+from .language.critics import NEEDS, critic_scores, highest, refusals, refused_texts
 from .language.environment_workers import BrokenWorld, World, checked
 from .language.placed_worlds import PlacedEnvironment, wait_for
 from .language.rollout import decides
@@ -46,8 +46,9 @@ class Agent(Gui):
     With a `critic`, such as `{name: vlm_judge, of: texts, condition_image: true, prompt: agent_critic}`, an action that
     it refuses counts as a turn, after which the screen is the same; `turns/refused` counts these. An action that it
     cannot judge is done. Wanyan et al. 2025, "Look Before You Leap", arXiv 2506.04614, section 4.2.2, whose critic also
-    suggests what to do instead. With `candidates` the critic chooses among several answers: Chen et al. 2025,
-    "GUI-Shepherd", arXiv 2509.23738.
+    suggests what to do instead: with `critic_words` the agent reads what the critic wrote. With `candidates` the critic
+    chooses among several answers: Chen et al. 2025, "GUI-Shepherd", arXiv 2509.23738, and Hu et al. 2025, "Guiding VLM
+    Agents with Process Rewards at Inference Time for GUI Navigation", arXiv 2504.16073.
     """
 
     sample_kind: ClassVar[Literal["latents", "tokens", "turns"]] = "turns"
@@ -67,6 +68,9 @@ class Agent(Gui):
     # action below the threshold is not done: the agent is told so, and answers again in its next turn. null: all are.
     critic: Reward | None = None
     critic_threshold: Annotated[float, Field(ge=-1e6, le=1e6)] = 0.5  # the lowest score of an action that is done
+    # Whether the agent reads the critic's reasons in the turn after a refusal; for critics that write some, such as a
+    # `vlm_judge` whose prompt has `critique`.
+    critic_words: bool = False
     # How many answers are sampled in each turn, of which the critic's best one counts (GUI-Shepherd). More than one is
     # for `mmrl evaluate`: what was chosen is no sample of the policy, and its gradient is biased.
     candidates: Annotated[int, Field(ge=1, le=1024)] = 1
@@ -86,6 +90,8 @@ class Agent(Gui):
             raise ValueError(f"critic must judge an answer by its prompt before it is done, and this one {what}")
         if self.critic is None and self.candidates > 1:
             raise ValueError(f"candidates need a critic that chooses one of them, got {self.candidates} without")
+        if self.critic_words and not (isinstance(self.critic, Explaining) and self.critic.is_explaining):
+            raise ValueError("critic_words need a critic that writes its reasons, such as a judge whose prompt asks so")
 
     def tiny(self, seed: int, folder: Path) -> Self:
         """Returns the same settings on a random twin, with a twin of the critic's model."""
@@ -183,7 +189,7 @@ class Agent(Gui):
                 anchor=torch.tensor([seed_from("anchor", episode.state) for episode in going]),
             )
             outputs = self._stepped(going, part.outputs, plan, refused)
-            counts = {} if self.critic is None else {"turns/refused": sum(refused)}
+            counts = {} if self.critic is None else {"turns/refused": sum(text is not None for text in refused)}
             yield replace(part, outputs=outputs, counts={**part.counts, **counts})
             self._put_back(episode.world for episode in going if episode.outcome not in (None, "failed"))
             going = [episode for episode in going if episode.outcome is None]
@@ -194,8 +200,10 @@ class Agent(Gui):
         contexts: Sequence[tuple[GroupKey, Prompt]],
         place: dict[int, int],
         plan: EpisodePlan,
-    ) -> tuple[Rollout, list[bool]]:
-        """Returns an answer to each episode, of several candidates the critic's choice, and whether it is refused."""
+    ) -> tuple[Rollout, tuple[str | None, ...]]:
+        """Returns an answer to each episode, of several candidates the critic's choice; and where the critic refuses
+        the action, what the agent reads next.
+        """
         keys, prompts = [key for key, _ in contexts], [prompt for _, prompt in contexts]
         prompt_of = torch.tensor([place[episode.number] for episode in going for _ in range(self.candidates)])
         seeds = [_seed(episode, candidate) for episode in going for candidate in range(self.candidates)]
@@ -207,13 +215,14 @@ class Agent(Gui):
 
         part = assembled(trace, prompt_of)
         if self.critic is None:
-            return part, [False] * len(going)
+            return part, (None,) * len(going)
         scores = critic_scores(self.critic, part)
         if self.candidates > 1:
             rows = highest(scores, self.candidates)
             scores = scores[rows]
             part = assembled(replace(trace, completions=trace.completions.select(rows)), prompt_of[rows])
-        return part, refusals(scores, self.critic_threshold, part)
+        is_refused = refusals(scores, self.critic_threshold, part)
+        return part, refused_texts(self.critic, is_refused, part, with_words=self.critic_words)
 
     def _contexts(self, episodes: Sequence[Episode]) -> tuple[list[tuple[GroupKey, Prompt]], dict[int, int]]:
         """Returns the distinct prompts of the next turns, and the place of each episode's prompt, by its number."""
@@ -232,12 +241,12 @@ class Agent(Gui):
         return contexts, place
 
     def _stepped(
-        self, episodes: Sequence[Episode], outputs: Outputs, plan: EpisodePlan, refused: Sequence[bool]
+        self, episodes: Sequence[Episode], outputs: Outputs, plan: EpisodePlan, refused: Sequence[str | None]
     ) -> Outputs:
         """Executes the actions that no critic refused; returns the outputs with rewards and outcomes of episodes."""
         assert outputs.actions is not None and outputs.canvases is not None, "an agent's answers are actions"
-        for episode, action, is_refused in zip(episodes, outputs.actions, refused, strict=True):
-            if action is not None and not is_refused:
+        for episode, action, text in zip(episodes, outputs.actions, refused, strict=True):
+            if action is not None and text is None:
                 episode.world.begin(_stepping(action))
         turns = zip(episodes, outputs.actions, outputs.canvases, refused, strict=True)
         rewards = [self._after(*turn, plan) for turn in turns]
@@ -247,9 +256,13 @@ class Agent(Gui):
         return replace(outputs, step_rewards=step_rewards, outcomes=outcomes, screens=screens)
 
     def _after(
-        self, episode: Episode, action: Action | None, canvas: Canvas | None, is_refused: bool, plan: EpisodePlan
+        self, episode: Episode, action: Action | None, canvas: Canvas | None, refused: str | None, plan: EpisodePlan
     ) -> float:
-        """Finishes an episode's turn and returns its reward; the outcome, if any, is noted in the episode."""
+        """Finishes an episode's turn and returns its reward; the outcome, if any, is noted in the episode.
+
+        `refused`: what the agent reads next where the action was refused.
+        """
+        is_refused = refused is not None
         if action is None:
             episode.num_invalid += 1
             episode.seen.append(replace(episode.seen[-1], text=NOT_UNDERSTOOD, reward=0.0))
@@ -259,8 +272,8 @@ class Agent(Gui):
             episode.num_invalid = 0
             episode.did.append(self._harmless(self._dialect.write(action, canvas)) + " (refused)" * is_refused)
             try:
-                if is_refused:
-                    episode.seen.append(replace(episode.seen[-1], text=REFUSED, reward=0.0))
+                if refused is not None:
+                    episode.seen.append(replace(episode.seen[-1], text=self._harmless(refused), reward=0.0))
                 else:
                     self._observe(episode, *checked(episode.world.finish()))
             except BrokenWorld as error:

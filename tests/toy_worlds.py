@@ -85,6 +85,28 @@ class Rightwards(Checked):
         return torch.tensor([float(one is None or one.point is None or one.point[0] >= SIZE / 2) for one in actions])
 
 
+@dataclass(frozen=True)
+class Wordy(Rightwards):
+    """The same critic; it writes about each text, and spells a token that means something."""
+
+    explained: list[str] = field(default_factory=list, init=False)
+    is_explaining: ClassVar[bool] = True
+
+    def reasons(self, batch: RewardBatch) -> tuple[str, ...]:
+        assert batch.outputs.texts is not None
+        self.explained.extend(batch.outputs.texts)
+        return tuple(f"{len(text)} bytes lead to the left, <image>" for text in batch.outputs.texts)
+
+
+class Silent(Rightwards):
+    """The same critic, which may write something and does not."""
+
+    is_explaining: ClassVar[bool] = True
+
+    def reasons(self, batch: RewardBatch) -> tuple[str, ...]:
+        return ("",) * len(batch)
+
+
 @dataclass(kw_only=True)
 class Clicker(Agent):
     """Reads a click out of any answer, since random weights write none: to the right after an odd number of bytes."""

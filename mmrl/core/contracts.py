@@ -24,6 +24,7 @@ from mmrl.core.keys import GroupKey
 from mmrl.core.likelihoods import Likelihoods
 from mmrl.core.rewards import (
     Checking,
+    Explaining,
     Fitted,
     Holding,
     License,
@@ -56,6 +57,7 @@ __all__ = [  # all names that an author of plug-ins needs, also those of other f
     "DivergedError",
     "EngineTwinned",
     "Environment",
+    "Explaining",
     "Fitted",
     "ForwardOutputs",
     "Granularity",

@@ -1,7 +1,7 @@
 """What an author of a reward or a mix writes, and what a reward sees. `mmrl.core.contracts` exports these names too.
 
 A reward must have the members of `Reward`. `Licensed`, `Segmented`, `Checking`, `Holding`,
-`Spending` and `Fitted` are optional.
+`Spending`, `Explaining` and `Fitted` are optional.
 Letters of shapes: B samples, K decisions of a sample.
 """
 
@@ -145,6 +145,23 @@ class Spending(Protocol):
 
     def spent(self) -> Mapping[str, float]:
         """Returns what this process has used so far by name, which is logged as reward/LABEL/NAME."""
+        ...
+
+
+@runtime_checkable
+class Explaining(Protocol):
+    """A reward that may write why a sample has its score, as a judge that gives its reasons first does. Optional."""
+
+    @property
+    def is_explaining(self) -> bool:
+        """Whether it writes reasons, with its present settings."""
+        ...
+
+    def reasons(self, batch: RewardBatch) -> tuple[str, ...]:
+        """Returns B texts: why each sample has its score, in the reward's own words, empty where there are none.
+
+        It is called after `score` for samples that this could judge; a judge is not asked again.
+        """
         ...
 
 

@@ -3,6 +3,7 @@
 import math
 import time
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 from zlib import crc32
@@ -16,15 +17,16 @@ from mmrl.core.data import Observation, Prompt, Rollout
 from mmrl.core.keys import GroupKey
 from mmrl.core.plugins import build
 from mmrl.core.views import DecisionView
-from mmrl.modalities.language.critics import REFUSED, highest
+from mmrl.modalities.language.critics import REFUSED, highest, refused_texts
 from mmrl.modalities.language.environment_workers import BrokenWorld, World
 from mmrl.parsing.actions.action import Action
 from mmrl.plans.answers import EpisodePlan
 from tests import toy_worlds
-from tests.toy_worlds import Clicker, Corridor, Rightwards, clicker
+from tests.toy_worlds import Clicker, Corridor, Rightwards, Silent, Wordy, clicker
 from tests.vision_twins import picture
 
 PLAN = EpisodePlan(num_samples=3, max_tokens=4, max_turns=4)
+STEP_JUDGE = {"name": "vlm_judge", "of": "texts", "condition_image": True, "prompt": "agent_step"}  # writes one word
 TASKS = (Prompt("go to the right", target={"n": 1}), Prompt("go right", target={"n": 2}))
 
 
@@ -261,6 +263,33 @@ def test_an_action_that_a_critic_refuses_is_not_done_and_told() -> None:
 
 
 @pytest.mark.slow
+def test_with_words_the_agent_reads_why_its_action_was_refused() -> None:
+    """The critic of these tests writes about each text; the second task's critic cannot judge, and writes nothing."""
+    tasks = (TASKS[0], Prompt("go", target={"trouble": "dark"}))
+    critic = Wordy()
+    rollout = play(clicker(critic=critic, critic_words=True, environment=Corridor(places=99)), tasks)
+    outputs, num_refused = rollout.outputs, 0
+    assert outputs.actions is not None and outputs.texts is not None
+    for number in range(6):
+        rows = (rollout.episode == number).nonzero()[:, 0].tolist()
+        for row, after in pairwise(rows):
+            action, prompt = outputs.actions[row], rollout.prompts[int(rollout.prompt[after])]
+            is_refused = number < 3 and action is not None and action.point[0] < 28
+            said = f"{REFUSED}\nThe critic: {len(outputs.texts[row])} bytes lead to the left, < image>"
+            assert (said in prompt.text) == is_refused and ("The critic" in prompt.text) == is_refused
+            num_refused += is_refused
+    assert num_refused > 0
+    assert rollout.counts["turns/refused"] == len(critic.explained) >= num_refused, "only refused answers"
+
+
+def test_a_critic_without_words_says_that_it_refuses_alone() -> None:
+    turns = play(clicker(), TASKS[:1])
+    refused = [True, False] * turns.num_samples
+    texts = refused_texts(Silent(), refused[: turns.num_samples], turns, with_words=True)
+    assert texts == tuple(REFUSED if one else None for one in refused[: turns.num_samples])
+
+
+@pytest.mark.slow
 def test_of_several_answers_the_critic_chooses_the_first_best_one(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each answer is one of those that are sampled by the turn's own seeds, and a click to the left where all are."""
     policy = clicker(critic=Rightwards(), critic_threshold=0, candidates=4, environment=Corridor(places=99))
@@ -363,6 +392,8 @@ def test_a_page_that_spells_tokens_breaks_nothing() -> None:
         ({"environment": {"name": "tests.tiny_texts:Letters"}}, "is no environment: it has no reset, step, state_key"),
         ({"critic": {"name": "step_reward"}}, "critic must judge an answer .* this one needs outcomes, step_rewards"),
         ({"critic": {"name": "majority_vote"}}, "critic must judge an answer .* this one judges a whole group"),
+        ({"critic": {"name": "finished"}, "critic_words": True}, "critic_words need a critic that writes its reasons"),
+        ({"critic": STEP_JUDGE, "critic_words": True}, "critic_words need a critic that writes its reasons"),
         ({"candidates": 4}, "candidates need a critic that chooses one of them, got 4 without"),
         ({"environment": "screens"}, "is a section such as {name: ...} of environments, got 'screens'"),
     ],

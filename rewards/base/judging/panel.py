@@ -78,6 +78,23 @@ class Panel:
         chosen = [most_trusted(*one, kept) for one in zip(votes, trusts, strict=True)]
         return [combined(one, self.combine) for one in chosen]
 
+    def lowest(self, questions: Sequence[Question], readers: Sequence[Reader]) -> list[Reply | None]:
+        """Returns, of all votes on each question, the reply with the lowest value, of equals the first.
+
+        None where no vote can be read. A question that was answered before is not asked again.
+        """
+        lowest: list[tuple[float, Reply] | None] = [None] * len(questions)
+        for judge in range(len(self.judges)):
+            for vote in range(self.votes):
+                for place, reply in enumerate(self._ask(judge, vote, questions)):
+                    value = _value(reply, readers[place])
+                    if isinstance(reply, UnansweredError) or isinstance(value, UnansweredError):
+                        continue
+                    known = lowest[place]
+                    if known is None or value < known[0]:
+                        lowest[place] = (value, reply)
+        return [None if one is None else one[1] for one in lowest]
+
     def _trust(
         self,
         questions: Sequence[Question],

@@ -51,8 +51,8 @@ class JudgePrompt(Checked):
     """The content of a prompt file.
 
     The question may hold {prompt}, {answer}, {reference}, {target.FIELD}, {criteria} (a numbered list), and of whole
-    groups {answers} (a numbered list) and {count}; of pairs {first} and {second}; of steps of an answer {before}. They
-    are filled in one pass: what stands in an answer fills nothing.
+    groups {answers} (a numbered list) and {count}; of pairs {first} and {second}; of steps of an answer {before}, empty
+    where the answer is judged as a whole. They are filled in one pass: what stands in an answer fills nothing.
 
     Raises ValueError for settings that do not go together.
     """

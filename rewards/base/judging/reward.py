@@ -36,6 +36,7 @@ from .verdicts import (
     numbers_of,
     places_of,
     preference_of,
+    reasons_in,
     scaled,
     share_of_yes,
     verdict_in,
@@ -192,11 +193,22 @@ class JudgeReward(Checked, ABC):
             return self._by_pairs(batch)
         if form in OF_GROUPS:
             return self._by_groups(batch)
-        count = range(len(batch))
-        criteria = [self._criteria(prompt) for prompt in batch.prompts]
-        questions = [self._question(batch, row, {"criteria": numbered([one.text for one in criteria[row]])},
-                                    count=len(criteria[row])) for row in count]  # fmt: skip
-        return whole(self._values(questions, [self._reader(criteria[row]) for row in count], batch))
+        return whole(self._values(*self._about_samples(batch), batch))
+
+    @property
+    def is_explaining(self) -> bool:
+        """Whether the judge writes reasons about single samples."""
+        return self._file.critique and self.granularity == "sample" and self._file.form != "pairwise"
+
+    @torch.no_grad()
+    def reasons(self, batch: RewardBatch) -> tuple[str, ...]:
+        """Returns B texts: what a judge wrote about each sample before its verdict, without the verdict.
+
+        Of several votes it is the one with the lowest verdict. Replies that are known are not asked for again.
+        """
+        assert self._panel is not None, "prepare comes before score"
+        replies = self._panel.lowest(*self._about_samples(batch))
+        return tuple("" if reply is None else reasons_in(reply.text, self._file.label) for reply in replies)
 
     # ---- what a subclass shows
 
@@ -225,7 +237,7 @@ class JudgeReward(Checked, ABC):
         """Returns the question about a prompt with all places filled."""
         target = {f"target.{name}": str(value) for name, value in prompt.target.items()}
         reference = {} if self.reference is None else {"reference": str(prompt.target[self.reference])}
-        every = {"prompt": _MARK.sub(" ", prompt.text).strip(), **target, **reference, **values}
+        every = {"prompt": _MARK.sub(" ", prompt.text).strip(), "before": "", **target, **reference, **values}
         variant = None if self.choose_by is None else str(prompt.target[self.choose_by])
         return self._file.ask(variant, every, is_structured=is_structured)
 
@@ -246,6 +258,15 @@ class JudgeReward(Checked, ABC):
             words=words,
             schema=None if words or not is_structured else file.schema(count),
         )
+
+    def _about_samples(self, batch: RewardBatch) -> tuple[list[Question], list[Reader]]:
+        """Returns the question about each sample, and how its reply is read."""
+        every = [self._criteria(prompt) for prompt in batch.prompts]
+        questions = [
+            self._question(batch, row, {"criteria": numbered([one.text for one in criteria])}, count=len(criteria))
+            for row, criteria in enumerate(every)
+        ]
+        return questions, [self._reader(criteria) for criteria in every]
 
     def _criteria(self, prompt: Prompt) -> tuple[Criterion, ...]:
         if self._file.form not in OF_LISTS:

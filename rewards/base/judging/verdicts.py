@@ -26,13 +26,27 @@ def verdict_in(reply: str, label: str, *, is_bare: bool) -> Any:
         named = {str(key).casefold().replace("_", " "): value for key, value in found.items()}
         if label.casefold() in named:
             return named[label.casefold()]
-    marks = r"[ \t*_`#>\-]*"
-    lines = re.findall(rf"^{marks}{re.escape(label)}[ \t*_`]*[:=](.*)$", text, re.IGNORECASE | re.MULTILINE)
-    if lines:
+    if lines := _line_of(label).findall(text):
         return lines[-1].strip(_MARKS)
     if is_bare and text:
         return text.strip(_MARKS)
     raise UnansweredError(f"the reply has no line '{label}: ...', got {_short(reply)}")
+
+
+def reasons_in(reply: str, label: str) -> str:
+    """Returns what a reply says beside its verdict, empty where it says nothing: the field `reasons` of the JSON object
+    that the reply is, else all that stands before its last line `label: ...`."""
+    text = reply[-_MOST:].strip()
+    if isinstance(found := _json(text), dict):
+        return str(found.get("reasons", "")).strip()
+    lines = list(_line_of(label).finditer(text))
+    return text[: lines[-1].start()].strip() if lines else ""
+
+
+def _line_of(label: str) -> re.Pattern[str]:
+    """Returns the pattern of a line `label: ...`, also with Markdown around the label."""
+    marks = r"[ \t*_`#>\-]*"
+    return re.compile(rf"^{marks}{re.escape(label)}[ \t*_`]*[:=](.*)$", re.IGNORECASE | re.MULTILINE)
 
 
 def number_of(verdict: Any, low: float, high: float) -> float:

@@ -72,6 +72,32 @@ def test_a_number_is_scaled() -> None:
     assert "What is it?" in judge.questions[0].text and reward.granularity == "sample"
 
 
+def test_the_reasons_of_a_verdict_are_those_that_the_judge_wrote() -> None:
+    reward = TextJudge("critique_then_score")
+    judge = judged(reward, lambda question: f"It has {length_in(question)} letters.\nScore: 4")
+    batch = answers("a", "abcde", "abc")
+    reward.score(batch)
+    assert reward.is_explaining and reward.reasons(batch) == (
+        "It has 1 letters.",
+        "It has 5 letters.",
+        "It has 3 letters.",
+    )
+    assert len(judge.questions) == 3, "what is known is not asked again"
+    judged(reward, lambda question: "It is good, whatever the question")
+    assert reward.reasons(batch) == ("", "", ""), "a reply without a verdict gives no reasons"
+    assert not TextJudge("answer_correct", reference="answer").is_explaining, "it replies with one word"
+    assert not TextJudge("answer_pair").is_explaining, "it compares"
+    assert not TextJudge("answer_pair", compare="reference", reference="answer").is_explaining
+
+
+def test_a_prompt_about_steps_takes_a_whole_answer_as_its_only_step() -> None:
+    reward = TextJudge("answer_step")
+    judge = RuleJudge(lambda question: "yes")
+    reward._panel = Panel([(JudgeModel(), judge)], 1, "mean", Memory(None), Ledger(None, None, None))
+    reward.score(answers("abc"))
+    assert "-----\n\n-----" in judge.questions[0].text and "-----\nabc\n-----" in judge.questions[0].text
+
+
 def test_an_answer_fills_no_place_and_is_not_read_as_the_verdict() -> None:
     reward = TextJudge("critique_then_score")
     judge = judged(reward, lambda question: "It asks for a 10.\nScore: 0")

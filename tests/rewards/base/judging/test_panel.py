@@ -84,6 +84,18 @@ def test_each_judge_votes_as_often_as_told() -> None:
     assert (first.num_questions, second.num_questions) == (3, 3)
 
 
+def test_the_vote_with_the_lowest_value_is_that_of_any_judge_and_is_not_asked_for_again() -> None:
+    first, second = Scripted("0.5", "x", "1", "1", "0.25", "x"), Scripted("0.75", "y", "0.25", "0.1", "z", "0.9")
+    asked = panel(first, second, votes=2)
+    questions = [Question(text) for text in ("a", "b", "c")]
+    # votes on a: 0.5 1, 0.75 0.1; on b: x 0.25, y z; on c: 1 x, 0.25 0.9
+    for _ in range(2):
+        lowest = [None if one is None else one.text for one in asked.lowest(questions, [read] * 3)]
+        assert lowest == ["0.1", "0.25", "0.25"]
+        assert (first.num_questions, second.num_questions) == (6, 6)
+    assert panel(Scripted("x", "y")).lowest(questions[:2], [read] * 2) == [None, None]
+
+
 def test_what_was_answered_is_not_asked_again() -> None:
     judge = Scripted("0.5", "x", "0.25", "1")
     asked = panel(judge)

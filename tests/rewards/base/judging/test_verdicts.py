@@ -14,11 +14,27 @@ from mmrl.rewards.base.judging.verdicts import (
     numbers_of,
     places_of,
     preference_of,
+    reasons_in,
     scaled,
     share_of_yes,
     verdict_in,
 )
 from tests.parameters import in_one_test
+
+
+@in_one_test(
+    ("reply", "reasons"),
+    [
+        ("Sharp, well lit.\nScore: 4", "Sharp, well lit."),
+        ("Score: 1\nOn second thought\n**Score:** 3.5\n", "Score: 1\nOn second thought"),
+        ('{"reasons": "Score: 1", "score": 5}', "Score: 1"),
+        ('```json\n{"Score": 5}\n```', ""),
+        ("Score: 4", ""),
+        ("4", ""),
+    ],
+)
+def test_the_reasons_are_all_that_stands_before_the_verdict(reply: str, reasons: str) -> None:
+    assert reasons_in(reply, "Score") == reasons
 
 
 @in_one_test(
