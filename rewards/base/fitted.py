@@ -99,7 +99,7 @@ class FittedReward(ABC):
         self._optimizer = torch.optim.Adam(self._network.parameters(), lr=self.learning_rate)
 
     def fit(self) -> dict[str, float]:
-        """Returns the mean loss on the newest samples before they were learned from: `fit_error`; none were: nothing."""
+        """Returns the mean loss on the newest samples before they were learned from: `fit_error`."""
         return {} if self._error is None else {"fit_error": self._error}
 
     def state_dict(self) -> dict[str, Any]:

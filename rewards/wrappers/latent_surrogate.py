@@ -85,12 +85,14 @@ class LatentSurrogate(FittedWrapper):
         self._shape = shape
 
     def examples_of(self, scores: Scores) -> Tensor:
-        """Returns latents, words and score [n, D] of an iteration's samples."""
-        seen = super().examples_of(scores)
-        if not len(seen):
-            return seen
-        self._use(tuple(int(length) for length in seen[0, :LONGEST] if length))
-        return seen[:, LONGEST:]
+        """Returns latents, words and score [n, D] of an iteration's samples.
+
+        Raises ConfigError where the latents of other processes have another shape.
+        """
+        for shape in scores.examples[scores.names[0]][:, :LONGEST].unique(dim=0):
+            if shape.isfinite().all() and shape.any():
+                self._use(tuple(int(length) for length in shape if length))
+        return super().examples_of(scores)[:, LONGEST:]
 
     def in_units(self, values: Tensor) -> Tensor:
         """Returns the scores of standardised values [B]."""

@@ -83,7 +83,7 @@ def test_a_server_behind_one_wrapper_may_be_asked_several_times_at_once() -> Non
     [{"name": "clip_range", "low": -1}, {"name": "gated", "gate": WRITTEN}, {"name": "running_normalised"}],
 )
 def test_a_reward_that_learns_from_its_scores_is_not_held(settings: dict[str, Any], inner: str) -> None:
-    with pytest.raises(ConfigError, match=r"reward learns from its own scores.*put it around this one"):
+    with pytest.raises(ConfigError, match=r"reward learns from its own scores.*around this one"):
         build("rewards", settings | {"reward": {"name": inner, "reward": WRITTEN}})
 
 

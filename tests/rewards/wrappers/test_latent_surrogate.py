@@ -182,3 +182,12 @@ def test_what_cannot_work_is_refused() -> None:
         wrapped("latent_surrogate", reward={"name": "self_certainty"})
     with pytest.raises(ConfigError, match="learns from its own scores"):
         wrapped("clip_range", reward={"name": "latent_surrogate", "reward": WRITTEN}, low=0.0, high=1.0)
+
+
+def test_another_size_on_another_process_is_refused() -> None:
+    reward = wrapped("latent_surrogate")
+    here, there = (
+        judged(wrapped("latent_surrogate"), random_batch(random.Random(0), 8, one)) for one in (SHAPE, (2, 3, 3))
+    )
+    with pytest.raises(ConfigError, match="latents of one size"):
+        reward.update(Scores.join([here, there]))
