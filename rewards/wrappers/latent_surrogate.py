@@ -89,9 +89,9 @@ class LatentSurrogate(FittedWrapper):
 
         Raises ConfigError where the latents of other processes have another shape.
         """
-        for shape in scores.examples[scores.names[0]][:, :LONGEST].unique(dim=0):
-            if shape.isfinite().all() and shape.any():
-                self._use(tuple(int(length) for length in shape if length))
+        for row in {tuple(row) for row in scores.examples[scores.names[0]][:, :LONGEST].tolist()}:
+            if row and not math.isnan(row[0]):
+                self._use(tuple(int(length) for length in row if length))
         return super().examples_of(scores)[:, LONGEST:]
 
     def in_units(self, values: Tensor) -> Tensor:
