@@ -25,7 +25,14 @@ from mmrl.core.keys import GroupKey
 from mmrl.core.reward_batches import refuse_thought
 from mmrl.plans.flow import Plan
 from mmrl.plans.groups import GroupPlan
-from mmrl.plans.offline import OfflinePlan, brings_log_probs, check_behaviour, check_levels, check_mean_entropy, check_offline
+from mmrl.plans.offline import (
+    OfflinePlan,
+    brings_log_probs,
+    check_behaviour,
+    check_levels,
+    check_mean_entropy,
+    check_offline,
+)
 from mmrl.prompts.stream import PromptStream
 from mmrl.scoring.during_sampling import check_steering
 from mmrl.scoring.scorer import Scorer

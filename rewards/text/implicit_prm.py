@@ -18,10 +18,11 @@ class ImplicitPrm(Checked):
 
     Yuan et al. 2024, "Free Process Rewards without Process Labels", arXiv 2412.01981: a model that was trained on
     outcomes alone, with beta times the log-ratio of a whole answer as its reward r, scores the answer's parts by their
-    own log-ratios. Up to token t they add up to beta log E exp(r / beta), the mean over the reference's completions (the
-    paper's proposition, as the model card of PRIME-RL/EurusPRM-Stage2 repeats it). Cui et al. 2025, "Process
-    Reinforcement through Implicit Rewards" (PRIME), arXiv 2502.01456, trains it beside the policy; beta is `beta_train`
-    of its scripts, that of the first paper could not be verified. PRIME's advantage is `process`.
+    own log-ratios. Up to token t they add up to beta log E exp(r / beta), the mean over the reference's completions
+    (the paper's proposition, as the model card of PRIME-RL/EurusPRM-Stage2 repeats it). Cui et al. 2025, "Process
+    Reinforcement through Implicit Rewards" (PRIME), arXiv 2502.01456, trains it beside the policy. 0.05 is
+    `beta_train` of PRIME's scripts; the beta of the first paper could not be verified. The advantage for it is
+    `process`.
 
     pi is the policy itself under `weights`: there is no second model, and no pass of its own where the weights are
     those of sampling. So it learns what the run learns. Give it outcomes as the other rewards, and a loss in which the
