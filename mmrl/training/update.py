@@ -13,6 +13,7 @@ from torch import Tensor
 from mmrl.core.contracts import Differentiable, Loss, LossBatch, LossTerms, Modality, OutputsByWeights, Shardable, Sized
 from mmrl.core.data import Outputs, Rollout, WeightsName
 from mmrl.core.declarations import LossDeclaration
+from mmrl.core.forward_outputs import TokenDecisions
 from mmrl.core.keys import GroupKey, prompt_index_of
 from mmrl.core.views import View
 from mmrl.system.errors import RunError
@@ -152,9 +153,9 @@ class Updater:
         sums = torch.zeros(2, dtype=torch.float64, device=self.processes.device)  # of -log_prob, of weights
         for view, batch in zip(views, batches, strict=True):
             assert rollout is not None, "a batch is of a rollout"
-            weight = batch.weight.double()
-            log_prob = self.policy.recorded(rollout, view).log_prob().to(weight)
-            surprise = torch.where(weight > 0, -log_prob * weight, torch.zeros_like(weight))
+            weight, recorded = batch.weight.double(), self.policy.recorded(rollout, view)
+            assert isinstance(recorded, TokenDecisions), "only losses on tokens require it"
+            surprise = torch.where(weight > 0, -recorded.values.to(weight) * weight, torch.zeros_like(weight))
             sums = sums + torch.stack([surprise.sum(), weight.sum()])
         total, count = self.processes.sum(sums).unbind()
         return [replace(batch, mean_entropy=(total / count).to(batch.weight.dtype)) for batch in batches]
