@@ -25,7 +25,14 @@ from mmrl.core.keys import GroupKey
 from mmrl.core.reward_batches import refuse_thought
 from mmrl.plans.flow import Plan
 from mmrl.plans.groups import GroupPlan
-from mmrl.plans.offline import OfflinePlan, brings_log_probs, check_behaviour, check_levels, check_offline
+from mmrl.plans.offline import (
+    OfflinePlan,
+    brings_log_probs,
+    check_behaviour,
+    check_levels,
+    check_mean_entropy,
+    check_offline,
+)
 from mmrl.prompts.stream import PromptStream
 from mmrl.scoring.during_sampling import check_steering
 from mmrl.scoring.scorer import Scorer
@@ -182,6 +189,7 @@ def _check_plan(config: RunConfig, parts: Parts, plan: GroupPlan) -> None:
     makes_videos = "videos" in parts.policy.makes
     check_offline(plan, parts.prompts.every, parts.policy.sample_kind, makes_videos=makes_videos)
     check_levels(plan, parts.loss, parts.policy)
+    check_mean_entropy(plan, parts.loss, config.loss["name"])
     has_log_probs = brings_log_probs(parts.sampler, parts.prompts.every)
     _check_old(config, parts, plan, has_log_probs=has_log_probs)
     _check_facts(config, parts, plan, has_log_probs=has_log_probs)

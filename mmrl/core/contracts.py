@@ -788,6 +788,9 @@ class LossBatch:
     weight: Tensor  # [B, K], at least 0: what each entry counts; 0 for entries that are not part of the view
     group: Tensor  # [B] int64: samples of one number are compared with each other
     scores: Tensor  # [B] the total of each sample's rewards; 0 for samples that take no part
+    # [] an estimate of the policy's entropy: the mean of -log_prob over the decisions of the step, of all processes, by
+    # the weights that sampled them; None for a loss whose declaration does not require it
+    mean_entropy: Tensor | None = None
 
 
 @dataclass(frozen=True)

@@ -136,6 +136,8 @@ class LossDeclaration(Declaration):
     requires_behaviour: bool | None = None
     # It reads noise levels of the sampler's grid.
     requires_noise_levels: bool = False
+    # It reads the mean entropy of a step's decisions, which are sampled tokens.
+    requires_mean_entropy: bool = False
     # Network calls per sample, of a loss that does not learn from decisions; their mean where the number is random.
     calls_per_sample: Annotated[float, Field(gt=0)] = 1.0
     # The number of the sampler's last steps that it repeats with a gradient.

@@ -54,4 +54,4 @@ class AdjointMatching(DecisionLoss):
 
     def __call__(self, measures: tuple[Tensor, ...], batch: LossBatch) -> LossTerms:
         gap, *divergence = measures
-        return self.penalised(gap, tuple(divergence), {"control_gap": gap})
+        return self.penalised(gap, tuple(divergence), batch, {"control_gap": gap})

@@ -26,4 +26,4 @@ class Reinforce(DecisionLoss):
 
     def __call__(self, measures: tuple[Tensor, ...], batch: LossBatch) -> LossTerms:
         log_prob, *divergence = measures
-        return self.penalised(-batch.advantages * log_prob, tuple(divergence), {"log_prob": log_prob})
+        return self.penalised(-batch.advantages * log_prob, tuple(divergence), batch, {"log_prob": log_prob})

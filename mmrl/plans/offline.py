@@ -176,6 +176,15 @@ def check_levels(plan: GroupPlan, loss: Loss, policy: Modality) -> None:
         )
 
 
+def check_mean_entropy(plan: GroupPlan, loss: Loss, name: str) -> None:
+    """Raises ConfigError for a loss that reads the entropy of a step from its samples, where outputs are offline."""
+    if isinstance(plan, OfflinePlan) and LossDeclaration.of(loss).requires_mean_entropy:
+        raise ConfigError(
+            f"loss {name!r} has an entropy_floor, and outputs that the data brings do not show how random the policy "
+            "is; leave it out"
+        )
+
+
 def _is(output: Any, kind: Any) -> bool:
     if kind is str:
         return isinstance(output, str)

@@ -12,6 +12,8 @@ from torch import Tensor
 
 from mmrl.core.contracts import Differentiable, Loss, LossBatch, LossTerms, Modality, OutputsByWeights, Shardable, Sized
 from mmrl.core.data import Outputs, Rollout, WeightsName
+from mmrl.core.declarations import LossDeclaration
+from mmrl.core.forward_outputs import TokenDecisions
 from mmrl.core.keys import GroupKey, prompt_index_of
 from mmrl.core.views import View
 from mmrl.system.errors import RunError
@@ -87,6 +89,7 @@ class Updater:
         if float(denominator) <= 0:
             return None
         coefficients = [of_entries / denominator for of_entries, _ in counted]
+        batches = self._with_mean_entropy(rollout, views, batches)
         if importance is not None and rollout is not None:
             views = [view.among(rollout, importance.cpu()) for view in views]
             batches = [replace(weighed, weight=weighed.weight * (importance > 0)) for weighed in batches]
@@ -140,6 +143,22 @@ class Updater:
         weight = view.weight_among(rollout, batch.weight.cpu()).to(self.processes.device)
         advantages = batch.advantages.expand_as(weight)
         return replace(batch, advantages=advantages, weight=weight)
+
+    def _with_mean_entropy(
+        self, rollout: Rollout | None, views: Sequence[View], batches: list[LossBatch]
+    ) -> list[LossBatch]:
+        """Returns the batches with the mean of -log_prob over all decisions of the step, where the loss requires it."""
+        if not LossDeclaration.of(self.loss).requires_mean_entropy:
+            return batches
+        sums = torch.zeros(2, dtype=torch.float64, device=self.processes.device)  # of -log_prob, of weights
+        for view, batch in zip(views, batches, strict=True):
+            assert rollout is not None, "a batch is of a rollout"
+            weight, recorded = batch.weight.double(), self.policy.recorded(rollout, view)
+            assert isinstance(recorded, TokenDecisions), "only losses on tokens require it"
+            surprise = torch.where(weight > 0, -recorded.values.to(weight) * weight, torch.zeros_like(weight))
+            sums = sums + torch.stack([surprise.sum(), weight.sum()])
+        total, count = self.processes.sum(sums).unbind()
+        return [replace(batch, mean_entropy=(total / count).to(batch.weight.dtype)) for batch in batches]
 
     def _accumulate_view(
         self, rollout: Rollout, view: View, batch: LossBatch, coefficients: Tensor, old: OldSource, metrics: StepMetrics

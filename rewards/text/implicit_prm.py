@@ -16,10 +16,13 @@ from mmrl.core.likelihoods import LikelihoodsName
 class ImplicitPrm(Checked):
     """r_t = beta log(pi(y_t | y_<t) / pi_reference(y_t | y_<t)) of each token, or its sum over each step.
 
-    Yuan et al. 2024, "Free Process Rewards without Process Labels", arXiv 2412.01981, proposition 3.1: a model that was
-    trained on outcomes alone, with beta times the log-ratio of a whole answer as its reward, scores the answer's parts
-    by their own log-ratios. Cui et al. 2025, "Process Reinforcement through Implicit Rewards" (PRIME), arXiv
-    2502.01456, trains it beside the policy; both take 0.05 as beta. Its advantage is `process`.
+    Yuan et al. 2024, "Free Process Rewards without Process Labels", arXiv 2412.01981: a model that was trained on
+    outcomes alone, with beta times the log-ratio of a whole answer as its reward r, scores the answer's parts by their
+    own log-ratios. Up to token t they add up to beta log E exp(r / beta), the mean over the reference's completions
+    (the paper's proposition, as the model card of PRIME-RL/EurusPRM-Stage2 repeats it). Cui et al. 2025, "Process
+    Reinforcement through Implicit Rewards" (PRIME), arXiv 2502.01456, trains it beside the policy. 0.05 is
+    `beta_train` of PRIME's scripts; the beta of the first paper could not be verified. The advantage for it is
+    `process`.
 
     pi is the policy itself under `weights`: there is no second model, and no pass of its own where the weights are
     those of sampling. So it learns what the run learns. Give it outcomes as the other rewards, and a loss in which the
@@ -41,7 +44,7 @@ class ImplicitPrm(Checked):
     batch_size: ClassVar[int | None] = None
 
     weights: LikelihoodsName = "averaged"  # pi: which weights of the policy; `sampled` costs no reading
-    beta: Annotated[float, Field(gt=0)] = 0.05  # times the log-ratio, as in both papers
+    beta: Annotated[float, Field(gt=0)] = 0.05  # times the log-ratio; 0.05 as in PRIME
     # what ends a step, such as "\n\n": the step's reward stands at the token in which it ends; null: each token is one
     separator: str | None = None
 

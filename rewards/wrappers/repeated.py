@@ -23,9 +23,9 @@ class Repeated(RewardWrapper):
 
     Zhang et al. 2025, "Ctrl-U", arXiv 2410.11236, equation 5: a reward counts e^(-U), with U = |r_1 - r_2| the
     disagreement of one judge about two images for the same condition. Of two calls u = U / 2, so the defaults (`times`
-    2, `scale` 2, kind `discount`) are m e^(-|r_1 - r_2|). Theirs weights the first image's loss pixel by pixel and also
-    learns to make U small; here m is the mean, and there is one number for each sample. All kinds are those of
-    `uncertainty_weighted`.
+    2, `scale` 2, kind `discount`) are m e^(-|r_1 - r_2|). All kinds are those of `uncertainty_weighted`: their loss
+    L e^(-U) + 0.1 U is kind `weighted_loss` with `own_weight` 0.2, 0.1 being `u_scale` of their train/ctrlu_depth.sh.
+    Theirs weights the first image's loss pixel by pixel; here m is the mean, and there is one number for each sample.
 
     Their two images are one noisy latent, denoised from two neighbouring noise levels. A reward sees only the finished
     image or video: `noise` adds Gaussian noise of this standard deviation to its values, which run from 0 to 1, and
@@ -45,6 +45,8 @@ class Repeated(RewardWrapper):
     noise: Annotated[float, Field(ge=0)] = 0.0
     kind: Kind = "discount"  # how disagreement counts
     scale: Annotated[float, Field(ge=0)] = 2.0  # how much disagreement counts
+    # For kind `weighted_loss`: how much disagreement counts as a loss of its own.
+    own_weight: Annotated[float, Field(ge=0)] = 0.0
 
     source: ClassVar[str] = "Zhang et al. 2025 (Ctrl-U), arXiv 2410.11236, equation 5"
 
@@ -62,7 +64,8 @@ class Repeated(RewardWrapper):
                 + ("" if media else ", for a reward of images or videos,")
                 + " or take a reward that draws by the seeds of samples"
             )
-        self.inherit(self.reward, range=reduced_range([self.reward.range] * self.times, self.kind, self.scale))
+        ranges = [self.reward.range] * self.times
+        self.inherit(self.reward, range=reduced_range(ranges, self.kind, self.scale, self.own_weight))
 
     @property
     def declaration(self) -> RewardDeclaration:
@@ -72,7 +75,7 @@ class Repeated(RewardWrapper):
     def score(self, batch: RewardBatch) -> Tensor:
         """Returns the scores [B] float32; raises what the inner reward raises."""
         values = torch.stack([self.reward.score(self._call(batch, number)) for number in range(self.times)])  # [n, B]
-        return reduced(values, self.kind, self.scale)
+        return reduced(values, self.kind, self.scale, top=self.reward.range[1], own_weight=self.own_weight)
 
     def _call(self, batch: RewardBatch, number: int) -> RewardBatch:
         """Returns the batch as call `number` sees it: with seeds of its own, and noise on images and videos."""

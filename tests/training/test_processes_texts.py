@@ -106,6 +106,14 @@ CASES: dict[str, dict[str, Any]] = {
     "full, decision, batch std": {"loss": grpo("decision"), "advantage": {"name": "grpo", "std": "batch"}},
     "full, sample, kl, momentum": {"loss": grpo("sample", kl_coef=0.1, kl="k3"), "optimizer": MOMENTUM},
     "full, group, one empty process": {"loss": grpo("group"), "prompts_per_iteration": 1},
+    "full, entropy floor, one empty process": {
+        "loss": grpo("decision", entropy_coef=0.1, entropy_floor=9.0),
+        "prompts_per_iteration": 1,
+    },
+    "full, entropy floor, minibatches": {
+        "loss": grpo("decision", entropy_coef=0.1, entropy_floor=5.17),
+        "updates": {"epochs": 1, "minibatches": 3, "micro_batch": 3},
+    },
     "full, constant, cut answers masked": {
         "loss": grpo("constant", constant=8.0),
         "sampler": {"name": "autoregressive", "max_tokens": 24, "truncated": "mask", "stop": ["e"]},

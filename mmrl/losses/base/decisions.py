@@ -30,7 +30,12 @@ class DecisionLoss(Checked):
     `divergence.divergence` defines the kinds of KL. The loss subtracts entropy_coef * entropy of each token's
     distribution (Mnih et al. 2016, arXiv 1602.01783, section 4): a policy that keeps its entropy goes on exploring.
 
-    Raises ValueError for settings out of range.
+    `entropy_floor`: the entropy counts only in a step whose mean entropy, the mean of -log_prob over its tokens as they
+    were sampled, is below the floor. This is the switch of He et al. 2025, "Skywork Open Reasoner 1", arXiv 2505.22312
+    (adaptive entropy control), whose code estimates the entropy in this way; theirs also moves the weight up and down
+    by a constant from iteration to iteration, which this one does not. All tokens have the bonus, or none.
+
+    Raises ValueError for settings out of range, and for a floor without a bonus.
     """
 
     kl_coef: Annotated[float, Field(ge=0)] = 0.0  # weight of the KL penalty; 0 saves the reference's network call
@@ -40,6 +45,8 @@ class DecisionLoss(Checked):
     kl_to: KLTarget = "reference"  # the weights that the KL is measured to; `averaged` needs `averaging`
     # Weight of the entropy of each token's distribution, which is rewarded; not for latents, whose std fixes it.
     entropy_coef: Annotated[float, Field(ge=0)] = 0.0
+    # The entropy is rewarded only in a step whose mean entropy in nats is below this; `null`: in every step.
+    entropy_floor: Annotated[float, Field(gt=0)] | None = None
     # What counts alike: each decision, sample or group; `constant` divides each sample's sum by a number.
     normalise: Normalisation = "sample"
     # The divisor of each sample's sum under `normalise: constant` (Dr. GRPO's longest answer).
@@ -47,6 +54,11 @@ class DecisionLoss(Checked):
 
     kind: ClassVar[Literal["decisions", "denoising", "outputs"]] = "decisions"
     scope: ClassVar[Scope] = "decision"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.entropy_floor is not None and self.entropy_coef == 0:
+            raise ValueError("entropy_floor says when entropy_coef counts, which is 0; set it above 0")
 
     @property
     def needs(self) -> frozenset[WeightsName]:
@@ -57,7 +69,8 @@ class DecisionLoss(Checked):
         none: frozenset[DecisionQuantity] = frozenset()
         of_kl = REQUIRES.get(self.kl, none) if self.kl_coef > 0 else none
         of_entropy: frozenset[DecisionQuantity] = frozenset({"entropy"}) if self.entropy_coef > 0 else none
-        return LossDeclaration(requires=of_kl | of_entropy)
+        has_floor = self.entropy_floor is not None
+        return LossDeclaration(requires=of_kl | of_entropy, requires_mean_entropy=has_floor)
 
     def old_decay(self, iteration: int) -> float | None:
         """Returns None: the old weights are those that sampled the rollout."""
@@ -88,12 +101,29 @@ class DecisionLoss(Checked):
             added.append(forward_outputs.trained.entropy)
         return tuple(added)
 
-    def penalised(self, terms: Tensor, divergence: tuple[Tensor, ...], metrics: Mapping[str, Tensor]) -> LossTerms:
-        """Returns the terms [B, K] plus the penalties of `divergence`, with the metric `kl` where there is a KL."""
+    def penalised(
+        self, terms: Tensor, divergence: tuple[Tensor, ...], batch: LossBatch, metrics: Mapping[str, Tensor]
+    ) -> LossTerms:
+        """Returns the terms [B, K] plus the penalties of `divergence`.
+
+        Adds the metrics `kl`, where there is a KL, and `entropy_bonus`, 1 or 0, where there is a floor of the entropy.
+        Raises ValueError for a floor without the mean entropy of the batch.
+        """
         left = list(divergence)
         if self.kl_coef > 0:
             kl = left.pop(0)
             terms, metrics = terms + self.kl_coef * kl, {**metrics, "kl": kl}
         if self.entropy_coef > 0:
-            terms = terms - self.entropy_coef * left.pop(0)
+            is_on = self._has_bonus(batch)
+            if self.entropy_floor is not None:
+                metrics = {**metrics, "entropy_bonus": is_on.expand_as(terms)}
+            terms = terms - is_on * self.entropy_coef * left.pop(0)
         return LossTerms(terms, {name: values.detach() for name, values in metrics.items()})
+
+    def _has_bonus(self, batch: LossBatch) -> Tensor:
+        """Returns 1 where the entropy is rewarded in this step, else 0: []."""
+        if self.entropy_floor is None:
+            return torch.ones((), device=batch.weight.device)
+        if batch.mean_entropy is None:
+            raise ValueError("entropy_floor needs the mean entropy of the step, which the batch does not hold")
+        return (batch.mean_entropy < self.entropy_floor).to(torch.float32)

@@ -36,7 +36,7 @@ class LogRatioLoss(DecisionLoss):
         terms, metrics = self.terms(measures[:own], batch)
         wide = {name: _over_decisions(values, batch.weight) for name, values in metrics.items()}
         size = {"log_ratio_size": measures[0].abs()}
-        return self.penalised(_over_decisions(terms, batch.weight), measures[own:], {**size, **wide})
+        return self.penalised(_over_decisions(terms, batch.weight), measures[own:], batch, {**size, **wide})
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,7 @@
 """Divergences from other weights: each kind against a formula of its own, and as the penalty of a loss."""
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -113,6 +114,29 @@ def test_the_entropy_bonus_follows_the_entropy_of_a_categorical() -> None:
     p = logits.detach().softmax(-1)
     entropy = -(p * p.log()).sum(-1, keepdim=True)
     assert_close(got, 0.3 * p * (p.log() + entropy))  # - 0.3 dH / d logit
+
+
+@pytest.mark.parametrize(("mean_entropy", "is_on"), [(0.69, 1.0), (0.7, 0.0), (0.71, 0.0)])
+def test_below_its_floor_the_entropy_of_all_tokens_counts_and_else_of_none(mean_entropy: float, is_on: float) -> None:
+    tokens = TokenDecisions(normal(0, 2, 2), normal(1, 2, 2).abs())
+    loss = Grpo(entropy_coef=0.1, entropy_floor=0.7)
+    assert loss.declaration.requires_mean_entropy and not Grpo(entropy_coef=0.1).declaration.requires_mean_entropy
+    nothing = torch.zeros(2, 2, dtype=torch.float64)
+    floor = torch.tensor(mean_entropy, dtype=torch.float64)
+    batch = LossBatch(nothing, nothing + 1, torch.zeros(2, dtype=torch.int64), nothing[:, 0], floor)
+    result = loss(loss.measure(OutputsByWeights(tokens, tokens.detach())), batch)
+    assert tokens.entropy is not None
+    assert_close(result.terms, -is_on * 0.1 * tokens.entropy)
+    assert_close(result.metrics["entropy_bonus"], torch.full((2, 2), is_on))
+    with pytest.raises(ValueError, match="entropy_floor needs the mean entropy of the step"):
+        loss(loss.measure(OutputsByWeights(tokens, tokens.detach())), replace(batch, mean_entropy=None))
+
+
+def test_a_floor_without_a_bonus_is_refused() -> None:
+    with pytest.raises(ValueError, match="entropy_floor says when entropy_coef counts, which is 0"):
+        Grpo(entropy_floor=0.5)
+    with pytest.raises(ValueError, match="entropy_floor must be above 0, or null, got 0"):
+        Grpo(entropy_coef=0.1, entropy_floor=0)
 
 
 def test_both_penalties_and_what_is_compared_keep_apart() -> None:

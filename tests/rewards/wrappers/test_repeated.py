@@ -77,6 +77,18 @@ def test_two_calls_are_discounted_by_their_distance() -> None:
     assert lower.score(batch).tolist() == pytest.approx([0.5] * 40 + [0.9], abs=1e-6)  # 2^-9 each that no call wavers
 
 
+def test_the_published_loss_is_that_of_two_calls_by_their_distance() -> None:
+    """1 - (L e^(-|r1 - r2|) + 0.1 |r1 - r2|), L the distance of the mean to 1."""
+    settings = {"name": "repeated", "reward": NOISY, "kind": "weighted_loss", "own_weight": 0.2}
+    reward = build("rewards", settings)
+    scores = reward.score(replace(answers(["0.9?"] * 40 + ["0.9"]), seeds=tuple(range(41)))).tolist()
+    both, one, none = 0.9, 1 - (0.3 * math.exp(-0.4) + 0.1 * 0.4), 0.5  # |0.9 - 0.5| = 0.4
+    allowed = [min((both, one, none), key=lambda value: abs(value - score)) for score in scores]
+    assert scores == pytest.approx(allowed, abs=1e-6)
+    assert {round(value, 3) for value in allowed} == {round(value, 3) for value in (both, one, none)}
+    assert reward.range == (-0.1, 1.0)
+
+
 def test_calls_have_seeds_of_their_own_and_do_not_depend_on_the_batch() -> None:
     reward = build("rewards", {"name": "repeated", "reward": BRIGHTNESS, "noise": 0.1, "times": 3})
     batch = grey([0.2, 0.5, 0.5, 0.8])

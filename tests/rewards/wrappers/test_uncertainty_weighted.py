@@ -7,6 +7,7 @@ import torch
 
 from mmrl.core.contracts import ConfigError
 from mmrl.core.plugins import build
+from mmrl.rewards.base.disagreement import reduced
 from tests.parameters import in_one_test
 from tests.rewards.example import Example
 from tests.rewards.inner import SECOND, WRITTEN, numbers, said
@@ -26,6 +27,28 @@ def test_disagreement_is_taken_off() -> None:
     uwo = build("rewards", {"name": "uncertainty_weighted", "rewards": BOTH, "kind": "variance", "scale": 5.0})
     assert uwo.score(batch).tolist() == pytest.approx([0.4 - 5 * 0.04, 0.5])
     assert uwo.range == (0.5 - 5 * 0.25, 1.0)
+
+
+def test_a_weighted_loss_is_the_distance_to_the_largest_score_and_a_term_of_the_disagreement() -> None:
+    weighted = {"name": "uncertainty_weighted", "rewards": BOTH, "kind": "weighted_loss", "scale": 3.0}
+    reward = build("rewards", weighted | {"own_weight": 0.7})
+    batch = said("0.2 0.6", "0.5 0.5", "1 1")  # means 0.4, 0.5 and 1, std 0.2, 0 and 0
+    loss = [0.6 * math.exp(-0.6) + 0.7 * 0.2, 0.5, 0.0]
+    assert reward.score(batch).tolist() == pytest.approx([1 - one for one in loss], abs=1e-6)
+    assert reward.range == (-0.35, 1.0)
+    plain = build("rewards", weighted)
+    assert plain.score(batch)[0].item() == pytest.approx(1 - 0.6 * math.exp(-0.6), abs=1e-6)
+    assert plain.range == (0.0, 1.0)
+
+
+def test_the_gradient_of_a_weighted_loss_passes_through_its_weight_and_its_term() -> None:
+    """Two scores a > b with top 0: d/da of -(L e^(-2 u) + 0.2 u) with L = -(a + b) / 2 and u = (a - b) / 2."""
+    values = torch.tensor([[-0.2, -0.3], [-0.6, -0.3]], dtype=torch.float64, requires_grad=True)  # [n, B]
+    scores = reduced(values, "weighted_loss", 2.0, top=0.0, own_weight=0.2)
+    (gradient,) = torch.autograd.grad(scores.sum(), values)
+    weight = math.exp(-0.4)
+    expected = torch.tensor([[weight / 2 + 0.4 * weight - 0.1, 0.5], [weight / 2 - 0.4 * weight + 0.1, 0.5]])
+    torch.testing.assert_close(gradient, expected.double())
 
 
 def test_the_worst_judge_decides_and_disagreement_is_a_number_to_watch() -> None:
@@ -65,6 +88,12 @@ def test_the_gradient_is_finite_where_all_agree() -> None:
         (
             {"rewards": [{"name": "jpeg_size"}] * 2, "kind": "discount"},
             "for rewards of at least 0, got one that goes down to -inf",
+        ),
+        ({"rewards": BOTH, "own_weight": 0.1}, "own_weight is for kind 'weighted_loss', got 0.1 with 'lower_bound'"),
+        ({"rewards": BOTH, "kind": "weighted_loss", "own_weight": -1}, "own_weight must be at least 0"),
+        (
+            {"rewards": [{"name": "self_certainty"}] * 2, "kind": "weighted_loss"},
+            "for rewards with a largest score, got one without",
         ),
         ({"rewards": [WRITTEN, {"name": "episode_success"}]}, "must judge alike"),
     ],
