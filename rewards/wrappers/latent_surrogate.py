@@ -1,5 +1,6 @@
 """A small network on latents that learns to say what another reward would: a gradient for rewards that have none."""
 
+import math
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, ClassVar
 
