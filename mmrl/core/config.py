@@ -317,7 +317,7 @@ class EvaluationSettings(Settings):
 
     @field_validator("stop_after")
     @classmethod
-    def _has_evaluations(cls, stop_after: int | None, info: ValidationInfo) -> int | None:
+    def _needs_some_between(cls, stop_after: int | None, info: ValidationInfo) -> int | None:
         if stop_after is not None and info.data.get("every") == 0:
             raise ValueError("needs evaluations in between: `every` must be at least 1")
         return stop_after
