@@ -135,7 +135,8 @@ class PatchTokens(nn.Module):
         """Returns the tokens [B, 1 + patches, D]."""
         patches = self.rgbt_stem(media)
         tokens = torch.cat([self.cls_token.expand(len(patches), -1, -1), patches], 1)
-        return tokens + self.pos_embedding_helper["pos_embed"]
+        placed: Tensor = tokens + self.pos_embedding_helper["pos_embed"]
+        return placed
 
 
 class TextTokens(nn.Module):

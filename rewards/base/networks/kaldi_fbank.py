@@ -29,7 +29,8 @@ def kaldi_fbank(wave: Tensor, rate: int, num_bins: int) -> Tensor:
     size = 2 ** math.ceil(math.log2(length))
     power = torch.fft.rfft((frames - PREEMPHASIS * before) * window, n=size).abs().square()
     energy = power @ mel_triangles(num_bins, size, rate).to(power)
-    return energy.clamp_min(torch.finfo(torch.float32).eps).log()
+    logarithms: Tensor = energy.clamp_min(torch.finfo(torch.float32).eps).log()
+    return logarithms
 
 
 def mel_triangles(num_bins: int, size: int, rate: int) -> Tensor:

@@ -39,9 +39,10 @@ HEADS = (2, 2, 2)  # of the twin
 MEAN, STD = torch.tensor([0.48145466, 0.4578275, 0.40821073]), torch.tensor([0.26862954, 0.26130258, 0.27577711])
 
 
-def batch_of(audio: Tensor | None, texts: list[str], rate: int = 16_000, **other: Tensor) -> RewardBatch:
-    rates = None if audio is None else (rate,) * len(audio)
-    return make_batch(Outputs(audio=audio, audio_rate=rates, **other), texts)
+def batch_of(outputs: Outputs, texts: list[str]) -> RewardBatch:
+    """A batch whose sounds, where there are some without a rate, have 16,000 samples a second."""
+    rates = None if outputs.audio is None else outputs.audio_rate or (16_000,) * len(outputs.audio)
+    return make_batch(replace(outputs, audio_rate=rates), texts)
 
 
 def random_batch(source: random.Random) -> RewardBatch:
@@ -186,8 +187,12 @@ def test_the_score_is_the_cosine_of_means_over_clips(compare: Compare, twin: Ima
     assert [medium for medium, is_needed in has.items() if is_needed] == [
         medium for medium in ("sound", "video", "image") if medium in compare
     ]
-    media = {"videos": videos} if has["video"] else {"images": images} if has["image"] else {}
-    found = reward.score(batch_of(heard if has["sound"] else None, texts, **media))
+    outputs = Outputs(
+        audio=heard if has["sound"] else None,
+        videos=videos if has["video"] else None,
+        images=images if has["image"] else None,
+    )
+    found = reward.score(batch_of(outputs, texts))
     network = reward._network
     assert network is not None
     for row in range(2):
@@ -339,13 +344,13 @@ def test_media_that_cannot_be_judged(twin: Imagebind) -> None:
     twin.prepare(CPU)
     heard = sounds(random.Random(4), 1, 100)
     with pytest.raises(ValueError, match=r"needs the samples a second of every sound, got \(0,\)"):
-        twin.score(batch_of(heard, [""], rate=0))
+        twin.score(batch_of(Outputs(audio=heard, audio_rate=(0,)), [""]))
     with pytest.raises(ValueError, match="finite samples"):
-        twin.score(batch_of(heard * math.nan, [""]))
+        twin.score(batch_of(Outputs(audio=heard * math.nan), [""]))
     seeing = replace(twin, compare="video_text")
     seeing.prepare(CPU)
     with pytest.raises(ValueError, match="videos hold NaN"):
-        seeing.score(batch_of(None, [""], videos=torch.full((1, 2, 3, 4, 4), math.nan)))
+        seeing.score(batch_of(Outputs(videos=torch.full((1, 2, 3, 4, 4), math.nan)), [""]))
 
 
 def test_settings_are_checked() -> None:
