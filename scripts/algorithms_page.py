@@ -16,12 +16,14 @@ from mmrl.losses.base.outputs import OutputsLoss
 FILE = Path(__file__).parents[1] / "docs" / "algorithms.md"
 GROUPS: dict[str, tuple[str, ...]] = {  # all but those of `recipes.FIRST`, which have a table of their own
     "Images and videos, by flow and diffusion": (
-        "Adjoint Matching", "AlignProp", "AWM", "Best of n", "BranchGRPO", "Confidence-aware reward", "ControlNet++",
-        "Ctrl-U", "D3PO", "DDPO", "DGPO", "Diffusion-DPO", "Diffusion-KTO", "DOLLAR", "DPOK", "DRaFT", "DRAGON",
+        "ADIEE", "Adjoint Matching", "AlignProp", "AWM", "Best of n", "BranchGRPO", "Confidence-aware reward",
+        "ControlNet++", "Ctrl-U", "D3PO", "DDPO", "DGPO", "Diffusion-DPO", "Diffusion-KTO", "DOLLAR", "DPOK", "DRaFT",
+        "DRAGON",
         "E-GRPO", "Edit-R1", "EditReward", "FK steering", "Flow-DPPO", "Flow-NRG", "Flow-RWR", "G2RPO", "GRPO-Guard",
         "HPSv3", "ID-Aligner", "InstructVideo", "LOOP", "MixGRPO-Flash", "MJ-Bench", "Multi-Reward as Condition",
         "Neighbor GRPO", "OneReward", "PEPG", "PRDP", "Precise", "Pref-GRPO", "Preference As Reward", "RAFT", "ReFL",
         "REINFORCE", "Reward model ensembles", "Reward-weighted regression", "RewardDance", "RL-VLM-F", "RLCM",
+        "RPO (lambda-Harmonic)",
         "Seedance 1.0", "SPIN-Diffusion", "Supervised fine-tuning", "SVDD", "TempFlow-GRPO", "UnifiedReward",
         "UnifiedReward-Think", "VADER", "VisionReward",
     ),

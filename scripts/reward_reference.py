@@ -41,7 +41,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
         "dynamic_degree", "flicker", "frame_mean", "frame_similarity", "motion_smoothness",
         "subject_consistency", "video_align", "video_score",
     ),
-    "Sound": ("clap",),
+    "Sound": ("clap", "imagebind"),
     "Sets of images, sounds or answers": ("exemplar", "frechet", "vendi"),
     "Episodes, labs and labels": (
         "curiosity", "edits", "episode_success", "given_score", "information_gain", "invalid_action", "motion",

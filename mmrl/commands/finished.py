@@ -57,5 +57,5 @@ def _summary(config: RunConfig, folder: Path) -> dict[str, Any] | None:
 
 def _is_done(config: RunConfig, now: Progress) -> bool:
     is_evaluated = config.evaluation is None or now.evaluated == now.iteration
-    is_over = config.max_seconds is not None and now.train_seconds >= config.max_seconds
-    return is_evaluated and (now.iteration == config.iterations or (is_over and now.iteration < config.iterations))
+    is_over = now.iteration < config.iterations and now.is_over(config)
+    return is_evaluated and (now.iteration == config.iterations or is_over)

@@ -54,8 +54,9 @@ def read_items(path: Path, reading: InputSettings) -> list[Item]:
     """Returns the outputs of a folder (pictures or videos) or of a file (answers).
 
     A folder's prompts are those of its `samples.json` (as `mmrl sample` and runs write it), of its `metadata.jsonl`
-    (`file_name` and `prompt`, other fields are the target), or of a text file beside each picture (`cat.png`,
-    `cat.txt`). A file's rows are prompts in the layout `columns`, each with an answer or a list of answers.
+    (`file_name` and `prompt`; `images` and `roles` say what the picture was made from; other fields are the target), or
+    of a text file beside each picture (`cat.png`, `cat.txt`). A file's rows are prompts in the layout `columns`, each
+    with an answer or a list of answers.
 
     Raises ConfigError where there is nothing to read, or a row cannot be read.
     """
@@ -111,7 +112,30 @@ def _of_metadata(path: Path, reading: InputSettings) -> Iterator[Item]:
         if key is None and "prompt" in values:
             raise ConfigError(f"{row.place}: the field 'prompt' must be a text, got {values['prompt']!r:.80}")
         text = values.pop(key) if key is not None else reading.prompt
-        yield Item(name, Prompt(text or "", target=values, source=row.place), path / name)
+        try:
+            images, roles = _metadata_images(path, values)
+        except ValueError as error:
+            raise ConfigError(f"{row.place}: {error}") from error
+        prompt = Prompt(text or "", images, values, source=row.place, roles=roles)
+        yield Item(name, prompt, path / name)
+
+
+def _metadata_images(path: Path, values: dict[str, Any]) -> tuple[tuple[StoredPicture, ...], tuple[Role, ...]]:
+    """Takes the fields `images` and `roles` out of a row: the pictures that an output was made from.
+
+    Raises ValueError for names that are no files of the folder, and for unknown roles.
+    """
+    if isinstance(values.get("images"), str):  # one picture, also in a table
+        values["images"] = [values["images"]]
+    names = values.get("images") or []
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        raise ValueError(f"images must be a file or a list of files, got {names!r:.80}")
+    if wrong := [name for name in names if not _is_inside(path / name, path)]:
+        raise ValueError(f"images must be files of the folder, got {wrong[0]!r:.80}")
+    roles = roles_of(values)
+    for name in ("images", "roles"):
+        values.pop(name, None)
+    return tuple(StoredPicture(name, path=path / name) for name in names), roles
 
 
 def _of_run(path: Path, reading: InputSettings) -> Iterator[Item]:

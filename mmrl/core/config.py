@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, ValidationError, field_validator
+from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, ValidationError, ValidationInfo, field_validator
 
 from mmrl.core import systems
 from mmrl.core.actors import ActorSettings, Pool
@@ -300,6 +300,8 @@ class EvaluationSettings(Settings):
     """Held-out evaluation every `every` iterations and at both ends, with the same noise each time."""
 
     every: NotNegative = 0  # iterations between evaluations; 0: only before and after training
+    # Evaluations in a row without a new best held-out score after which the run ends as if it was done; null: no limit.
+    stop_after: Positive | None = None
     sampler: Plugin  # a sampler of its own, with its own steps and guidance
     # Further samplers for the same prompts, by name: `also: {greedy: {...}}` is reported as `held_out_greedy`.
     also: dict[Annotated[str, Field(pattern="^[a-z][a-z0-9_]*$")], Plugin] = Field(default={})
@@ -312,6 +314,13 @@ class EvaluationSettings(Settings):
     samples_per_prompt: Positive = 4  # samples for each held-out prompt and sampler
     saved_samples: NotNegative = 16  # pictures and answers that are saved of each evaluation, spread over the prompts
     seed: int = 123  # of the noise, which is the same in every evaluation
+
+    @field_validator("stop_after")
+    @classmethod
+    def _needs_some_between(cls, stop_after: int | None, info: ValidationInfo) -> int | None:
+        if stop_after is not None and info.data.get("every") == 0:
+            raise ValueError("needs evaluations in between: `every` must be at least 1")
+        return stop_after
 
 
 class CheckpointSettings(Settings):

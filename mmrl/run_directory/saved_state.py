@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from mmrl.core.config import RunConfig
 from mmrl.run_directory.manifest import DamagedError
 
 
@@ -25,9 +26,16 @@ class Progress:
     falling: int = 0  # iterations in which the chosen and rejected samples of a loss of pairs were both less likely
     stuck: int = 0  # iterations in a row, to the last one, without one finite gradient
     evaluated: int | None = None  # iteration of the last evaluation
+    stalled: int = 0  # evaluations in a row, to the last one, without a new best held-out score
     logged: int = 0  # lines of metrics.jsonl so far
     others_before: dict[str, float] = field(default_factory=dict)  # held-out scores under further samplers
     others_latest: dict[str, float] = field(default_factory=dict)
+
+    def is_over(self, config: RunConfig) -> bool:
+        """Returns whether a limit beside the number of iterations ends the run: of time, or of no new best score."""
+        is_time_up = config.max_seconds is not None and self.train_seconds >= config.max_seconds
+        limit = None if config.evaluation is None else config.evaluation.stop_after
+        return is_time_up or (limit is not None and self.stalled >= limit)
 
 
 Count = Annotated[int, Field(ge=0)]

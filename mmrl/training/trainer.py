@@ -115,7 +115,7 @@ class Trainer:
         now, total = self.progress, self.config.iterations
         self._plugin_states()  # a state that cannot be saved is an error now, not at the first checkpoint
         self._notify("on_train_begin")
-        is_done = now.iteration >= total or self._is_time_up()
+        is_done = now.iteration >= total or self._is_over()
         if self._awaits_evaluation(is_done) and self._evaluate() and now.iteration > 0:  # the one that a stop cut short
             self.save()
             self._notify("on_save")
@@ -137,12 +137,14 @@ class Trainer:
             now.train_seconds += time.perf_counter() - started
             self.newest_metrics = frozen(metrics)
             self._notify("on_iteration_end")
-            is_done = now.iteration >= total or self._is_time_up()
+            is_done = now.iteration >= total or self._is_over()
             is_due = is_done or self._is_due(self.config.checkpoint.every)
             if self._awaits_evaluation(is_done):
                 if is_due:  # first of all: an evaluation is long, and made again where it is cut short
                     self._timed_save()
                 self._evaluate()
+                is_done = is_done or self._is_over()  # where the score has not risen for too long
+                is_due = is_due or is_done
             is_stopping = self._is_stopping()  # read once: the value that saves is the one that ends the loop
             is_best = now.best_iteration == now.iteration and self.config.checkpoint.every > 0
             if is_due or is_stopping or is_best:
@@ -458,8 +460,11 @@ class Trainer:
         now.latest, now.evaluated = result.score, now.iteration
         if now.iteration == 0:
             now.before = result.score
-        if now.iteration > 0 and (now.best is None or result.score > now.best):
-            now.best, now.best_iteration = result.score, now.iteration
+        if now.iteration > 0:
+            is_best = now.best is None or result.score > now.best
+            now.stalled = 0 if is_best else now.stalled + 1
+            if is_best:
+                now.best, now.best_iteration = result.score, now.iteration
         metrics = dict(result.metrics)
         for name, other in others.items():
             now.others_latest[name] = other.score
@@ -481,9 +486,9 @@ class Trainer:
     def _is_due(self, every: int) -> bool:
         return every > 0 and self.progress.iteration % every == 0
 
-    def _is_time_up(self) -> bool:
-        limit = self.config.max_seconds
-        return limit is not None and self._anywhere(self.progress.train_seconds >= limit)
+    def _is_over(self) -> bool:
+        """Returns whether a limit beside the number of iterations ends the run; processes differ in their time."""
+        return self._anywhere(self.progress.is_over(self.config))
 
     def _is_stopping(self) -> bool:
         return self._anywhere(self.stop_requested)

@@ -12,6 +12,8 @@ from mmrl.commands import finished, train
 from mmrl.core.config import RunConfig
 from mmrl.run_directory import start
 from mmrl.run_directory.lock import LOCK
+from mmrl.run_directory.saved_state import Progress
+from tests.parameters import in_one_test
 from tests.tiny_cli import CommandLine, command_line
 from tests.tiny_runs import SDE, SMALL
 
@@ -67,6 +69,13 @@ def test_a_finished_run_is_told_before_a_model_is_read(
 @pytest.mark.slow
 def test_a_run_whose_time_was_up_is_done(folder: Path) -> None:
     assert finished.finish(resumed(folder, "iterations=5", "max_seconds=1e-9"), folder) is not None
+
+
+@in_one_test(("stalled", "is_done"), [(0, False), (1, False), (2, True), (3, True)])
+def test_a_run_whose_score_has_not_risen_is_done(stalled: int, is_done: bool, folder: Path) -> None:
+    evaluation = {"sampler": {"name": "ode", "num_steps": 2}, "every": 1, "stop_after": 2}
+    settings = resumed(folder).model_dump(mode="json") | {"iterations": 5, "evaluation": evaluation}
+    assert Progress(iteration=1, evaluated=1, stalled=stalled).is_over(RunConfig.model_validate(settings)) == is_done
 
 
 @pytest.mark.slow

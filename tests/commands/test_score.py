@@ -3,7 +3,7 @@
 import json
 import re
 import shutil
-from dataclasses import replace
+from dataclasses import fields, replace
 from html import unescape
 from io import BytesIO
 from pathlib import Path
@@ -22,6 +22,7 @@ from mmrl.core.data import Outputs, Prompt, Scores
 from mmrl.media.pictures import StoredPicture
 from mmrl.parsing.actions.action import Action
 from mmrl.parsing.coordinates import Canvas
+from mmrl.rewards.models.edit_reward import EditReward
 from mmrl.scoring import standalone
 from mmrl.scoring.scorer import Judgement, Scorer
 from mmrl.training.held_out import SavedSample, save_samples
@@ -99,6 +100,55 @@ def test_metadata_gives_prompts_and_targets_and_leads_nowhere_else(tmp_path: Pat
     (folder / "metadata.jsonl").write_text('{"file_name": "../outside.png", "prompt": "a cat"}\n')
     with pytest.raises(ConfigError, match=r"line 1: file_name must be a file of the folder, got '../outside.png'"):
         score_path(folder, [JPEG])
+
+
+def edits(folder: Path, rows: list[dict[str, Any]]) -> Path:
+    """A folder of two edits of one picture and one of another, described by `rows`, one for each."""
+    for number, name in enumerate(("0.png", "1.png", "2.png", "sources/a.png", "sources/b.png")):
+        picture(folder / name, number)
+    lines = [
+        json.dumps({"file_name": f"{number}.png", "prompt": "make it red"} | row) for number, row in enumerate(rows)
+    ]
+    (folder / "metadata.jsonl").write_text("\n".join(lines))
+    return folder
+
+
+def test_edits_are_ranked_by_the_pictures_that_they_were_made_from(tmp_path: Path) -> None:
+    """Edits of one picture by one instruction are a group; an edit that changes nothing keeps all of its picture."""
+    made_from = ["sources/a.png", "sources/a.png", "sources/b.png"]
+    rows = [{"images": [name, "mask.png"], "roles": ["image", "mask"], "theme": "red"} for name in made_from]
+    folder = edits(tmp_path, rows)
+    shutil.copy(folder / "sources" / "a.png", folder / "1.png")
+    Image.new("RGB", (40, 30)).save(folder / "mask.png")
+    found = score_path(folder, [{"name": "kept_outside_mask"}])
+    first, second, third = (total or 0.0 for total in found.total)
+    assert second == 1 and max(first, third) < 0.9
+    assert found.best() == [1, 2]
+    assert [row["group"] for row in found.rows()] == [0, 0, 2]
+    assert all(item.prompt.target == {"theme": "red"} for item in found.items)
+
+
+@pytest.mark.slow
+def test_edits_are_ranked_by_a_reward_model_of_edits(tmp_path: Path) -> None:
+    folder = edits(tmp_path / "edits", [{"images": "sources/a.png"}] * 3)
+    twin = EditReward().tiny(0, tmp_path / "twin")
+    settings = {one.name: getattr(twin, one.name) for one in fields(twin) if one.init}
+    found = score_path(folder, [{"name": "edit_reward", **settings}])
+    assert len(set(found.total)) == 3
+    assert found.best() == [max(range(3), key=lambda row: found.total[row] or 0.0)]
+
+
+@in_one_test(
+    ("row", "message"),
+    [
+        ({"images": ["../x.png"]}, r"images must be files of the folder, got '../x.png'"),
+        ({"images": 3}, "images must be a file or a list of files, got 3"),
+        ({"images": ["sources/a.png"], "roles": ["source"]}, "'roles' must be a list, one of image, .*"),
+    ],
+)
+def test_pictures_of_edits_that_are_wrong_are_refused(row: dict[str, Any], message: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=f"line 1: {message}"):
+        score_path(edits(tmp_path, [row]), [JPEG])
 
 
 def test_samples_of_a_run_are_read_as_it_wrote_them(tmp_path: Path) -> None:

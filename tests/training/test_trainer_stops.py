@@ -1,5 +1,7 @@
 """A run that was stopped or killed goes on from its checkpoint as if there had been no stop."""
 
+import shutil
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -8,10 +10,12 @@ import pytest
 import torch
 
 from mmrl.commands.summary import summary_of
+from mmrl.core.config import EvaluationSettings
 from mmrl.core.contracts import ConfigError, RewardBatch
 from mmrl.training import checkpoint
 from mmrl.training.trainer import Trainer
-from tests.toy_runs import CountZeros, toy, trained
+from tests.parameters import in_one_test
+from tests.toy_runs import CountZeros, Toy, toy, trained
 
 
 class StopAt:
@@ -67,6 +71,57 @@ def test_a_run_whose_time_is_up_ends_as_if_done(tmp_path: Path) -> None:
     again.trainer.restore(checkpoint.load(tmp_path / "checkpoints" / "000001"))
     assert again.trainer.train()
     assert again.saved == [] and again.evaluated == [0, 1]
+
+
+def scored(run: Toy, scores: Sequence[float]) -> None:
+    """Lets a run's evaluations have these scores, that before training first, then one for each iteration."""
+    evaluator: Any = run.trainer.evaluator
+
+    def evaluated(is_stopping: Any, counting: Any) -> Any:
+        result = evaluator(is_stopping, counting=counting)
+        return replace(result, score=scores[run.trainer.progress.iteration])
+
+    run.trainer.evaluator = evaluated  # type: ignore[assignment]
+
+
+@in_one_test(
+    ("scores", "stop_after", "ended_at"),
+    [
+        ([9, 1, 2, 2, 3, 3, 1, 9, 9], 2, 6),  # the score before training is not one to beat
+        ([0, 1, 2, 2, 3, 3, 1, 9, 9], 1, 3),
+        ([0, 1, 2, 3, 4, 5, 6, 7, 8], 1, 8),
+        ([0, 1, 0, 2, 0, 3, 0, 4, 0], 2, 8),
+    ],
+)
+def test_a_run_ends_where_its_score_has_not_risen(
+    scores: list[float], stop_after: int, ended_at: int, tmp_path: Path
+) -> None:
+    changes: dict[str, Any] = {
+        "iterations": 8,
+        "checkpoint": {"every": 0},
+        "evaluation": {"sampler": {"name": "unused"}, "every": 1, "stop_after": stop_after},
+    }
+    run = toy(tmp_path, **changes)
+    scored(run, scores)
+    assert run.trainer.train()
+    assert run.trainer.progress.iteration == run.saved[-1] == ended_at
+    assert run.trainer.progress.best == max(scores[1 : ended_at + 1])
+    again = toy(tmp_path, **changes)
+    again.trainer.restore(checkpoint.load(tmp_path / "checkpoints" / f"{ended_at:06d}"))
+    assert again.trainer.train()
+    assert again.saved == [] and again.trainer.progress.iteration == ended_at
+    more = toy(tmp_path, **changes | {"evaluation": changes["evaluation"] | {"stop_after": 3}})
+    more.trainer.restore(checkpoint.load(tmp_path / "checkpoints" / f"{ended_at:06d}"))
+    scored(more, scores)
+    assert more.trainer.train()
+    assert more.trainer.progress.iteration == 8 and more.trainer.progress.best == max(scores[1:])
+    shutil.rmtree(tmp_path / "checkpoints")
+    (tmp_path / "metrics.jsonl").unlink()
+
+
+def test_an_end_by_the_score_needs_evaluations() -> None:
+    with pytest.raises(ValueError, match=r"stop_after[\s\S]*`every` must be at least 1"):
+        EvaluationSettings.model_validate({"sampler": {"name": "ode"}, "stop_after": 2})
 
 
 @pytest.mark.slow

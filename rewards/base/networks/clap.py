@@ -87,8 +87,8 @@ def windows_of(samples: Any, length: int) -> list[Any]:
     return [samples[start : start + length] for start in starts]
 
 
-def windows_at(audio: Tensor, rates: Sequence[int] | None, clap: Clap) -> list[list[Any]]:
-    """Returns the windows of each of B sounds [B, channels, S], the mean of their channels at the model's rate.
+def mono_at(audio: Tensor, rates: Sequence[int] | None, wanted: int) -> list[Any]:
+    """Returns the means of the channels of B sounds [B, channels, S], at `wanted` samples a second, as numpy arrays.
 
     Raises ValueError for sound without samples or of an unknown rate, and for NaN or infinity.
     """
@@ -97,7 +97,12 @@ def windows_at(audio: Tensor, rates: Sequence[int] | None, clap: Clap) -> list[l
     if 0 in audio.shape[1:] or not audio.isfinite().all():
         raise ValueError(f"needs sounds of finite samples [B, channels, S], got the shape {tuple(audio.shape)}")
     mono = audio.detach().float().mean(1)  # [B, S]
-    return [windows_of(resampled(wave, rate, clap.rate), clap.window) for wave, rate in zip(mono, rates, strict=True)]
+    return [resampled(wave, rate, wanted) for wave, rate in zip(mono, rates, strict=True)]
+
+
+def windows_at(audio: Tensor, rates: Sequence[int] | None, clap: Clap) -> list[list[Any]]:
+    """Returns the windows of each of B sounds [B, channels, S] at the model's rate; raises as `mono_at` does."""
+    return [windows_of(samples, clap.window) for samples in mono_at(audio, rates, clap.rate)]
 
 
 def load_clap(model: str, device: torch.device) -> Clap:
