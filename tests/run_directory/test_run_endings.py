@@ -53,10 +53,10 @@ class EndsProcess(Constant):
         return super().score(batch)
 
 @dataclass
-class KeepsTensor:
+class KeepsSet:
     source, range, granularity = "here", (0.0, 1.0), "sample"
     needs, differentiable, batch_size = frozenset(), False, None
-    kept = torch.ones(1)
+    kept = {1}
 
     def score(self, batch):
         return torch.zeros(len(batch))
@@ -71,7 +71,7 @@ class KeepsTensor:
         self.kept = state["average"]
 
 @dataclass
-class KeepsOther(KeepsTensor):
+class KeepsOther(KeepsSet):
     kept = 1.0
 """
 
@@ -101,9 +101,9 @@ def test_processes_that_a_reward_forks_end_where_they_are_told_to(cli: CommandLi
 
 @pytest.mark.slow
 def test_a_state_that_cannot_be_saved_is_told_before_the_first_iteration(cli: CommandLine) -> None:
-    ended = cli.train(*by("KeepsTensor"))
+    ended = cli.train(*by("KeepsSet"))
     assert ended.code == 2 and not Path("run").exists()
-    said = "state 'reward/KeepsTensor' of a checkpoint cannot be written as JSON"
+    said = "state 'reward/KeepsSet' of a checkpoint cannot be written as JSON"
     assert said in ended.err and "it is what its state_dict() returns" in ended.err
 
 
