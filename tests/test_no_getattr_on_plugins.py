@@ -18,7 +18,8 @@ ALLOWED: dict[str, str] = {
         assembly.build.build commands.finished._summary core.data.Outputs.filled
         core.data.Outputs.join core.data.Outputs.num_samples core.data.Outputs.select
         modalities.flow.sized_rollouts._joined
-        core.reward_batches._moved core.reward_batches.check_needs labs.shapes.pairs.pairs modalities.flow.decisions.FlowDecisions.join
+        core.reward_batches._moved core.reward_batches.check_needs labs.shapes.pairs.pairs
+        modalities.flow.decisions.FlowDecisions.join
         modalities.flow.trajectory.Trajectory.from_the_start modalities.flow.trajectory.Trajectory.join
         modalities.flow.trajectory.Trajectory.join.widened parsing.actions.action.Action.parts
         plans.offline.OfflinePlan._of_online rewards.base.wrapper.RewardWrapper.inner_rewards
@@ -32,7 +33,8 @@ ALLOWED: dict[str, str] = {
         losses.diffusion_dpo.DiffusionDpo.measure losses.prdp.Prdp.compare training.update._add_entropy
     """,
     "models, processors and pipelines of transformers and diffusers, and modules of torch": """
-        labs.edits.pretrain.train_flow rewards.base.networks.value_head.load_headed modalities.encoding.deepstack.use_places
+        labs.edits.pretrain.train_flow rewards.base.networks.value_head.load_headed
+        modalities.encoding.deepstack.use_places
         modalities.encoding.encoded_files._add_network modalities.encoding.encoded_files._add_tokenizer
         modalities.encoding.families.unread modalities.encoding.families.video_clock
         modalities.encoding.positions.rope_positions
