@@ -47,7 +47,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
         "curiosity", "edits", "episode_success", "given_score", "information_gain", "invalid_action", "motion",
         "shapes", "soft_shapes", "step_reward",
     ),
-        "Wrappers": (
+    "Wrappers": (
         "annealed", "cached", "clip_and_delta", "clip_range", "conditional", "constrained", "delta", "dithered",
         "gated", "generate_then_score", "group_gate", "latent_surrogate", "length_penalised", "par", "preference_head",
         "progress", "renormalised", "repeated", "router", "running_normalised", "text_norm", "threshold", "trusted",

@@ -64,9 +64,7 @@ def check_thought(config: RunConfig, policy: Modality, scorer: Scorer, loss: Los
 def _check_adapters(config: RunConfig, policy: Modality, said: str) -> None:
     """Raises ConfigError where the policy's base cannot carry a reward model."""
     if not isinstance(policy, AdapterScoring):
-        raise ConfigError(
-            f"{said}: a reward model on the policy's base, which {config.modality['name']!r} carries none"
-        )
+        raise ConfigError(f"{said}: a reward model on the policy's base, and {config.modality['name']!r} carries none")
     if config.modality.get("lora") is None:
         raise ConfigError(f"{said}: a reward model on the policy's frozen base, and all weights are trained; set lora")
 

@@ -73,7 +73,7 @@ class Quantise(Checked):
 def only_with_lora(quantise: Quantise | None, lora: Lora | None) -> None:
     """Raises ValueError for quantised weights without a LoRA: rounded weights cannot be trained.
 
-    And for 8 bits under a DoRA, whose layers peft breaks on a CPU when it takes the norms of their weights.
+    Raises it for 8 bits under a DoRA, too: peft breaks such layers on a CPU when it takes the norms of their weights.
     """
     if quantise is not None and lora is None:
         raise ValueError("quantise is for frozen weights under a LoRA; set lora, too, or leave quantise out")

@@ -22,15 +22,15 @@ from .wrapper import RewardWrapper, check_judges_outputs_alone, score_inner
 class FittedReward(ABC):
     """The settings of a reward that learns, its network, its optimizer (Adam) and the examples that it remembers.
 
-    After each iteration it makes `fit_steps` optimizer steps on examples of its memory. That is done on the CPU in
+    After each iteration with new examples it makes `fit_steps` optimizer steps on those of its memory, on the CPU in
     float32, from the same examples on all processes, so that all have the same network; a checkpoint has network,
     optimizer and memory. It is ready after `warm_up` iterations: before that its own scores do not count.
 
     An evaluation has a copy of its own, which is never fitted.
     """
 
-    warm_up: Annotated[int, Field(ge=0)] = 10  # iterations of fitting before its own scores count
-    fit_steps: Annotated[int, Field(ge=1)] = 50  # optimizer steps after each iteration
+    warm_up: Annotated[int, Field(ge=0)] = 10  # iterations before its own scores count
+    fit_steps: Annotated[int, Field(ge=1)] = 50  # optimizer steps after each iteration with new examples
     fit_batch: Annotated[int, Field(ge=1)] = 64  # examples of a step
     learning_rate: Annotated[float, Field(gt=0)] = 1e-3  # of Adam
     memory: Annotated[int, Field(ge=1)] = 2048  # how many examples are kept, the newest; checkpoints hold them
@@ -80,10 +80,10 @@ class FittedReward(ABC):
         if self._network is None:
             self._start(new.shape[1])
         assert self._network is not None, "just made"
-        with torch.no_grad():
-            self._error = float(self.fit_loss(self._network, new))
         known = new if self._examples is None else torch.cat([self._examples, new])
         self._examples = known[-self.memory :].clone()
+        with torch.no_grad():
+            self._error = float(self.fit_loss(self._network, new))
         source = generator(self.seed, "fit", self._updates)
         with torch.enable_grad(), torch.autocast("cpu", enabled=False):
             for _ in range(self.fit_steps):

@@ -54,9 +54,9 @@ def compared_with(batch: RewardBatch, source: Source, size: tuple[int, int]) -> 
     return _each([_of_source(prompt, source) for prompt in batch.prompts], partial(_resized, size=size))
 
 
-def labels_of(batch: RewardBatch, source: Source, use: Callable[[Tensor], Tensor]) -> Tensor:
-    """Returns `use` of the images [1, 3, h, w] that outputs are compared with, as large as they are, in one tensor."""
-    return _each([_of_source(prompt, source) for prompt in batch.prompts], use)
+def label_maps_of(batch: RewardBatch, use: Callable[[Tensor], Tensor]) -> Tensor:
+    """Returns `use` of the prompts' control maps [1, 3, h, w], as large as they are, in one tensor."""
+    return _each([_of_source(prompt, "map") for prompt in batch.prompts], use)
 
 
 def _of_source(prompt: Prompt, source: Source) -> Picture:

@@ -66,8 +66,8 @@ class RewardWrapper(Checked):
             is_plain_wrapper = isinstance(reward, RewardWrapper) and type(reward).update is RewardWrapper.update
             if isinstance(reward, _Learning) and not is_plain_wrapper:
                 raise ValueError(
-                    f"{name} learns from its own scores, which only a reward of the run sees: give it as one of these, "
-                    "around this one where it is a wrapper"
+                    f"{name} learns from its own scores, which only a reward of the run sees: list it under "
+                    "`rewards` itself; where it is a wrapper, put it around this one"
                 )
         for name, value in attributes.items():
             object.__setattr__(self, name, value)

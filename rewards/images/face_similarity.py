@@ -32,8 +32,8 @@ class FaceSimilarity(Checked):
     (bilinear), values (x - 127.5) / 128. The gradient goes through the pixels of the face; the place of the box has
     none.
 
-    Samples without a face are counted as the metric `without_face`, over the whole run of a process. Prompts' pictures
-    with sides above 1024 pixels are shrunk; one without a face raises.
+    Samples without a face are counted as the metric `without_face`, since the process started. Prompts' pictures with
+    sides above 1024 pixels are shrunk; one without a face raises.
     """
 
     source: ClassVar[str] = "Chen et al. 2024 (ID-Aligner), arXiv 2404.15449; github.com/timesler/facenet-pytorch"

@@ -70,6 +70,7 @@ class Geneval(Checked):
     batch_size: ClassVar[int | None] = 16
     # the model zoo of facebookresearch/Mask2Former; the card of the converted weights says "other"; CLIP has MIT
     license: ClassVar[License] = License("CC-BY-NC-4.0", commercial=False)
+
     form: Form = "graded"  # how the scene is scored; Flow-GRPO trains with graded
     detector: str = "facebook/mask2former-swin-small-coco-instance"  # hub name or folder of the detector
     clip: str = "openai/clip-vit-large-patch14"  # hub name, open_clip name or folder of the CLIP that judges colours

@@ -16,7 +16,7 @@ from mmrl.core.contracts import ConfigError, Granularity, License, Placement, Re
 from mmrl.core.data import Prompt
 
 from ..base.networks.segmenter import Segmenter, load_segmenter, write_tiny_segmenter
-from ..base.sources import Source, check_source, compared_with, labels_of
+from ..base.sources import Source, check_source, compared_with, label_maps_of
 
 NO_CLASS = -1  # of pixels that are not counted
 TINY_CLASSES = 5
@@ -100,7 +100,7 @@ class MaskConsistency(Checked):
         if self.against != "map":
             others = compared_with(batch, self.against, (int(images.shape[-2]), int(images.shape[-1])))
             return segmenter.logits(others).argmax(1)
-        return labels_of(batch, "map", partial(self._numbers, logits.shape[-2:], segmenter.num_classes))
+        return label_maps_of(batch, partial(self._numbers, logits.shape[-2:], segmenter.num_classes))
 
     def _numbers(self, size: torch.Size, num_classes: int, label_map: Tensor) -> Tensor:
         """Returns the classes [1, h, w] of a label map [1, 3, H, W], -1 where it has none."""

@@ -50,7 +50,7 @@ class UnifiedReward(VlmJudge):
     # or videos, or texts and the prompt's image; a service where a judge has a url
     needs: ClassVar[frozenset[str]] = frozenset({"images", "model"})
     source: ClassVar[str] = "Wang et al. 2025 (UnifiedReward), arXiv 2503.05236, arXiv 2505.03318"
-    license: ClassVar[License] = License("MIT", commercial=True)  # CodeGoat24/UnifiedReward-7b and -qwen-32b
+    license: ClassVar[License] = License("MIT", commercial=True)  # cards of CodeGoat24/UnifiedReward-7b and -qwen-32b
 
     def __post_init__(self) -> None:
         if self.of not in ("images", OF[self.task]):

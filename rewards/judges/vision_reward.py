@@ -37,8 +37,8 @@ class VisionReward(Checked):
                questions only ask whether there is a body, a face, a hand; they have no weight, and m_i is 0 for the
                questions about one that is not there, else 1. The file has the keys `coef` and `intercept`
       videos   mean_i c_i a_i; the file is a list of numbers. A question may hold [[prompt]]
-    `soft` puts 2 P(yes) / (P(yes) + P(no)) - 1 in the place of a and of a mask's P(yes), which tells more pictures
-    apart. The score is unbounded, since the weights are what the file says.
+    With p = P(yes) / (P(yes) + P(no)), `soft` puts 2 p - 1 in the place of a and p in the place of m_i, which tells
+    more pictures apart. The score is unbounded, since the weights are what the file says.
 
     The paper's own models (CogVLM2 that was trained to answer the checklist) are not among transformers' and are not
     loaded; any of its image-text-to-text models answers. The weights were fitted to answers of theirs, so that scores

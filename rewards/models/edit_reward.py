@@ -15,9 +15,9 @@ from mmrl.core.data import Prompt
 from mmrl.media.pictures import as_tensor
 
 from ..base.networks.checkpoints import check_suffix
-from ..base.networks.questions import PROMPT, check_marks, read_text
 from ..base.networks.resizing import GRID
 from ..base.networks.value_head import IMAGE, MARK, MarkedModel, load_marked, write_tiny_marked
+from ..base.published_questions import PROMPT, check_marks, read_text
 from ..base.sources import picture_of
 
 ORIGIN = "github.com/TIGER-AI-Lab/EditReward, EditReward/dataset"

@@ -46,8 +46,8 @@ class Frechet(Checked):
     a group are what is learned; `covariance: diagonal` compares the spread of each number of an embedding alone, which
     few samples estimate better, and `none` the means alone.
 
-    The group is the set: samples of other prompts are not part of it. Controls score 0 and are not part of it either;
-    so is a text that is empty or longer than the encoder reads, which scores the lowest of its group, and 0 at most
+    The group is the set: samples of other prompts are not part of it. Controls score 0 and are not part of it either,
+    nor is a text that is empty or longer than the encoder reads: it scores the lowest of its group, and 0 at most
     (-8 where there is no other: embeddings of length 1 are not farther apart). Raises ValueError for `leave_one_out` in
     a group of one, which is no set without its sample.
     """

@@ -14,9 +14,9 @@ from mmrl.core.contracts import Granularity, License, Placement, RewardBatch
 from mmrl.core.data import Prompt
 
 from ..base.networks.checkpoints import check_suffix
-from ..base.networks.questions import PROMPT, check_marks, read_text
 from ..base.networks.resizing import GRID
 from ..base.networks.value_head import IMAGE, MARK, MarkedModel, load_marked, write_tiny_marked
+from ..base.published_questions import PROMPT, check_marks, read_text
 
 ORIGIN = "github.com/MizzenAI/HPSv3, hpsv3/dataset/data_collator_qwen.py"
 PARTS = ("INSTRUCTION", "prompt_with_special_token")  # of the question, joined in this order

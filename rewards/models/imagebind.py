@@ -28,6 +28,8 @@ MEDIA: dict[Compare, tuple[Medium, Medium]] = {
 NEEDS = {"sound": "audio", "video": "videos", "image": "images"}  # a text is the prompt's
 KINDS: dict[Medium, Kind] = {"sound": "audio", "video": "vision", "image": "vision", "text": "text"}
 
+NumHeads = Annotated[int, Field(ge=1)]
+
 
 @dataclass
 class Imagebind(Checked):
@@ -54,20 +56,17 @@ class Imagebind(Checked):
     batch_size: ClassVar[int | None] = 8
     license: ClassVar[License] = License("CC-BY-NC-4.0", commercial=False)
 
-    compare: Compare = (
-        "sound_text"  # the two media: the sound, the frames of the video, or the image; `text`: the prompt
-    )
+    # the two media: the sound, the frames of the video, or the image; `text`: the prompt
+    compare: Compare = "sound_text"
     checkpoint: str = "imagebind_huge.pth"  # file of the weights, see above, or owner/repository/file on the hub
     # attention heads for pictures, texts and sounds, which weights do not show; imagebind_huge's
-    num_heads: Annotated[tuple[int, int, int], Field(min_length=3)] = (16, 16, 12)
+    num_heads: tuple[NumHeads, NumHeads, NumHeads] = (16, 16, 12)
     video_fps: Annotated[float, Field(gt=0)] = 16.0  # frames a second of clips that do not say theirs; Wan's
     _network: ImageBind | None = field(default=None, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         super().__post_init__()
         check_suffix("checkpoint", self.checkpoint)
-        if min(self.num_heads) < 1:
-            raise ValueError(f"num_heads must be at least 1 each, got {self.num_heads}")
         media = {NEEDS[medium] for medium in MEDIA[self.compare] if medium != "text"}
         self.needs = frozenset(media | {"model"})  # type: ignore[misc]  # of this one
 

@@ -42,7 +42,7 @@ class Vendi(Checked):
     among its samples was not at hand; leaving one out is ours.
 
     The group is the set: samples of other prompts are not compared. A sample alone scores 1. Controls score 0 and are
-    not part of the set; so is a text that is empty or longer than the encoder reads, which scores the lowest of its
+    not part of the set. Neither is a text that is empty or longer than the encoder reads: it scores the lowest of its
     group, and 0 at most.
     """
 

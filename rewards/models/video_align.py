@@ -17,12 +17,13 @@ from ..base.networks.checkpoints import check_suffix
 from ..base.networks.resizing import GRID, within_pixels
 from ..base.networks.video_reward import (
     MARKS,
-    PROMPT,
+    ORIGIN,
+    QUESTION,
     VideoReward,
     load_video_reward,
-    read_question,
     write_tiny_video_reward,
 )
+from ..base.published_questions import PROMPT, check_marks, read_text
 
 Dimension = Literal["VQ", "MQ", "TA"]
 DIMENSIONS: tuple[Dimension, ...] = ("VQ", "MQ", "TA")
@@ -93,7 +94,8 @@ class VideoAlign(Checked):
 
     def prepare(self, placement: Placement) -> None:
         """Loads the model and reads the question; raises ConfigError where one is missing or does not fit."""
-        self._question = read_question(self.question)
+        self._question = read_text("question of VideoReward", self.question, QUESTION, ORIGIN)
+        check_marks("question of VideoReward", self._question, MARKS)
         self._model = load_video_reward(self.checkpoint, self.configuration, self.base, placement)
 
     def check(self, prompt: Prompt) -> None:

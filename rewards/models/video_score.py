@@ -14,10 +14,10 @@ from mmrl.core.contracts import Granularity, License, Placement, RewardBatch
 from mmrl.core.data import Prompt
 
 from ..base.frames import frames_of
-from ..base.networks.questions import PROMPT, check_marks, read_text
 from ..base.networks.value_head import HeadedModel
 from ..base.networks.video_score import load_video_score, write_tiny_video_score
 from ..base.networks.vlm import pictures
+from ..base.published_questions import PROMPT, check_marks, read_text
 
 Dimension = Literal["VQ", "TC", "DD", "TVA", "FC"]
 DIMENSIONS: tuple[Dimension, ...] = ("VQ", "TC", "DD", "TVA", "FC")

@@ -40,7 +40,6 @@ class LatentSurrogate(FittedWrapper):
     channels: Annotated[int, Field(ge=1)] = 32  # of the convolutions
     words: Annotated[int, Field(ge=1)] = 256  # places of hashed words
     _shape: tuple[int, ...] = field(default=(), init=False, repr=False, compare=False)  # of the latents of a sample
-    _scale: tuple[float, float] = field(default=(0.0, 1.0), init=False, repr=False, compare=False)  # mean, std
 
     source: ClassVar[str] = "Ding et al. 2024 (DOLLAR), arXiv 2412.15689"
     differentiable: ClassVar[bool] = True
@@ -110,20 +109,19 @@ class LatentSurrogate(FittedWrapper):
         values: Tensor = network(examples[:, :-1])
         return (values - (examples[:, -1] - mean) / std).square().mean()
 
-    def update(self, scores: Scores) -> None:
-        """Standardises by the scores that are remembered, then fits the network."""
-        new = self.examples_of(scores)
-        if len(new):
-            known = new if self._examples is None else torch.cat([self._examples, new])
-            given = known[-self.memory :, -1].double()
-            self._scale = float(given.mean()), max(float(given.std(correction=0)), 1e-6)
-        super().update(scores)
+    @property
+    def _scale(self) -> tuple[float, float]:
+        """The mean and the standard deviation of the scores that are remembered."""
+        if self._examples is None:
+            return 0.0, 1.0
+        given = self._examples[:, -1].double()
+        return float(given.mean()), max(float(given.std(correction=0)), 1e-6)
 
     def state_dict(self) -> dict[str, Any]:
         """Returns what was learned, and the states of inner rewards."""
-        return super().state_dict() | {"shape": list(self._shape), "scale": list(self._scale)}
+        return super().state_dict() | {"shape": list(self._shape)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restores what was learned, and the states of inner rewards."""
-        self._shape, self._scale = tuple(state["shape"]), (state["scale"][0], state["scale"][1])
+        self._shape = tuple(state["shape"])
         super().load_state_dict(state)

@@ -37,15 +37,17 @@ class SteeredSampler(Checked, ABC):
     proposal: Sampler
 
     def __post_init__(self) -> None:
-        """Raises ConfigError for a reward that is not steered by, and for a proposal of something but latents.
+        """Raises ConfigError for a reward that cannot steer, and for a proposal of anything but latents.
 
-        That is one that does not judge samples, or is fitted to the samples of a run, which this one would not be.
+        A reward cannot steer where it does not judge samples, or where it is fitted in the run.
         """
         super().__post_init__()
         if self.reward.granularity != "sample":
             raise ConfigError(f"reward judges each {self.reward.granularity}, and steering needs one of samples")
         if isinstance(self.reward, Fitted):
-            raise ConfigError("reward learns from the scores of a run, which a sampler does not see; set the one in it")
+            raise ConfigError(
+                "reward learns from the scores of a run, which a sampler does not see; give the reward inside of it"
+            )
         if self.proposal.sample_kind != "latents":
             raise ConfigError(
                 f"proposal samples {self.proposal.sample_kind}, and steering goes with samplers of latents"

@@ -32,6 +32,8 @@ _NAMES = {
 }
 _UNUSED = (".position_ids", ".rotary_emb.inv_freq")  # constants that older versions of packages saved
 
+MOST_SCALE = 100.0  # CLIP's bound; the stored logarithm is rounded
+
 
 class CrossAttention(nn.Module):
     """Attention of image tokens to prompt tokens, keys and values shared by all heads, beside a feed-forward part."""
@@ -178,9 +180,7 @@ class Mps:
             pixels = pixels["pixel_values"].clamp(self.black, self.white)  # bicubic resizing overshoots at edges
             embedded = self.network.images(pixels, every, is_seen)
             cosines = (normalize(embedded, dim=-1) * normalize(whole, dim=-1)).sum(-1).clamp(-1, 1)
-            scores: Tensor = cosines * self.network.clip.logit_scale.exp().clamp_max(
-                100
-            )  # the stored logarithm is rounded
+            scores: Tensor = cosines * self.network.clip.logit_scale.exp().clamp_max(MOST_SCALE)
         return scores
 
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 MARK = "<|Reward|>"  # the token whose hidden state the heads of HPSv3 and EditReward see
 IMAGE = "<|image_pad|>"
 # How names of a head of one linear layer begin: TRL's value head, sequence classification, InternLM's rewards.
-HEADS = ("v_head.summary", "score", "v_head")
+HEADS = ("score", "v_head.summary", "v_head")
 # How published names begin, and those of `MarkedNetwork`; Qwen's own moved with transformers 4.52.
 _NAMES = (
     ("model.visual.", "body.visual."),

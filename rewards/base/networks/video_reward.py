@@ -13,14 +13,13 @@ from torch import Tensor, nn
 from mmrl.core.contracts import ConfigError, Placement
 
 from .checkpoints import find_file, put_weights, read_weights
-from .questions import constant
 from .tiny import randomise
 from .tiny_qwen import tiny_config, tiny_tokenizer
 
 WHAT = "VideoReward checkpoint"
 MARKS = ("<|VQ_reward|>", "<|MQ_reward|>", "<|TA_reward|>")  # where the head is read, in the order of the scores
-PROMPT = "{text_prompt}"  # where the prompt goes in a question
-QUESTION = "DETAILED_PROMPT_WITH_SPECIAL_TOKEN"  # its name in the file prompt_template.py of KwaiVGI/VideoAlign
+QUESTION = "DETAILED_PROMPT_WITH_SPECIAL_TOKEN"  # its name in that file
+ORIGIN = "prompt_template.py of github.com/KwaiVGI/VideoAlign"
 _VIDEO = "<|video_pad|>"
 _MEAN, _STD = (0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711)  # of pixels: CLIP's
 # How the published names begin, behind `base_model.model.`, and those of `VideoRewardNetwork`.
@@ -171,25 +170,6 @@ def _lora_alpha(file: Path) -> float:
         return float(json.loads(file.read_text(encoding="utf-8"))["peft_lora_config"]["lora_alpha"])
     except (ValueError, KeyError, TypeError) as error:
         raise ConfigError(f"{file} is no configuration of VideoReward: nothing in it is {error}") from error
-
-
-def read_question(file: str) -> str:
-    """Reads the question from a text file, or from the published prompt_template.py, which is parsed and not run.
-
-    Raises ConfigError where there is none, or where it lacks a mark or the place of the prompt.
-    """
-    try:
-        text = Path(file).read_text(encoding="utf-8")
-    except (OSError, ValueError) as error:
-        raise ConfigError(
-            f"no question {file!r} for VideoReward: {error}; take {QUESTION} of prompt_template.py in"
-            " github.com/KwaiVGI/VideoAlign, as a text file or the file itself"
-        ) from error
-    if file.endswith(".py"):
-        text = constant(file, text, QUESTION)
-    if missing := [mark for mark in (*MARKS, PROMPT) if text.count(mark) != 1]:
-        raise ConfigError(f"the question {file!r} must hold {missing[0]} once")
-    return text
 
 
 def write_tiny_video_reward(folder: Path, seed: int) -> tuple[Path, Path]:

@@ -140,7 +140,7 @@ def test_what_cannot_be_loaded_is_the_users_error(tmp_path: Path, twin: ScalarHe
         replace(twin, model="/no/such").prepare(CPU)
     file = tmp_path / "head.safetensors"
     save_file({"other.weight": torch.zeros(1, 32)}, file)
-    with pytest.raises(ConfigError, match=r"holds no value head: no name begins with v_head\.summary"):
+    with pytest.raises(ConfigError, match=r"holds no value head: no name begins with score, v_head\.summary"):
         replace(twin, head=str(file)).prepare(CPU)
     save_file({"score.weight": torch.zeros(1, 31)}, file)
     with pytest.raises(ConfigError, match="does not hold the value head"):

@@ -14,7 +14,8 @@ from transformers import AutoTokenizer, Qwen2VLConfig, Qwen2VLModel, Qwen2VLVide
 from mmrl.core.contracts import ConfigError, RewardBatch
 from mmrl.core.data import Outputs, Prompt
 from mmrl.rewards.base.networks.resizing import within_pixels
-from mmrl.rewards.base.networks.video_reward import VideoRewardNetwork, as_patches, merged, read_question
+from mmrl.rewards.base.networks.video_reward import ORIGIN, QUESTION, VideoRewardNetwork, as_patches, merged
+from mmrl.rewards.base.published_questions import read_text
 from mmrl.rewards.models.video_align import VideoAlign, sampled_frames
 from tests.parameters import in_one_test
 from tests.rewards.example import Example, make_batch
@@ -188,16 +189,16 @@ def test_the_published_file_of_questions_is_read_and_not_run(tmp_path: Path) -> 
     text = "Rate: <|VQ_reward|>, <|MQ_reward|>, <|TA_reward|> for {text_prompt}"
     file = tmp_path / "prompt_template.py"
     file.write_text(f'raise SystemExit\nOTHER = "x"\nDETAILED_PROMPT_WITH_SPECIAL_TOKEN = """{text}"""\n')
-    assert read_question(str(file)) == text
+    assert read_text("question of VideoReward", str(file), QUESTION, ORIGIN) == text
 
 
 def test_a_missing_or_wrong_question_is_named(tmp_path: Path, twin: VideoAlign) -> None:
-    with pytest.raises(ConfigError, match=r"no question 'prompt_template\.py'"):
+    with pytest.raises(ConfigError, match=r"no question of VideoReward 'prompt_template\.py'.*; take DETAILED_PROMPT"):
         VideoAlign().prepare(CPU)
     file = tmp_path / "question.txt"
     file.write_text("<|VQ_reward|> <|MQ_reward|> {text_prompt}")
     with pytest.raises(ConfigError, match=r"must hold <\|TA_reward\|> once"):
-        read_question(str(file))
+        replace(twin, question=str(file)).prepare(CPU)
     with pytest.raises(ValueError, match=r"holds '<\|MQ_reward\|>', a mark of the model"):
         twin.check(Prompt("a dog <|MQ_reward|>"))
 

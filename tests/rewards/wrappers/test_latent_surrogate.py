@@ -103,7 +103,7 @@ def test_the_loss_is_the_squared_error_in_variances_of_the_scores() -> None:
             return features.sum(1)
 
     reward = wrapped("latent_surrogate")
-    reward._scale = (0.5, 2.0)
+    reward._examples = torch.tensor([[0.0, 0.0, -1.5], [0.0, 0.0, 2.5]])  # mean 0.5, standard deviation 2
     examples = torch.tensor([[1.0, 2.0, 4.5], [0.0, 1.0, 0.5]])  # predicted 3 and 1, given (4.5 - 0.5) / 2 = 2 and 0
     assert float(reward.fit_loss(Sum(), examples)) == (3 - 2) ** 2 / 2 + (1 - 0) ** 2 / 2
     assert_close(reward.in_units(torch.tensor([3.0])), torch.tensor([6.5]))
