@@ -11,7 +11,7 @@ from mmrl.core.contracts import Advantage
 from mmrl.core.data import Paths, Scores
 from mmrl.core.declarations import AdvantageDeclaration
 
-from .base.wrapper import Wrapper
+from .base.wrapper import Wrapper, of_decisions
 from .grpo import Grpo
 
 
@@ -40,8 +40,7 @@ class EntropyAdvantage(Wrapper):
         inner = self.inner(scores, paths)
         if paths is None:
             return inner
-        is_decision = paths.edge >= 0
-        plain = (inner if inner.dim() == 2 else inner[:, None]).expand(paths.edge.shape)
+        plain, is_decision = of_decisions(inner, paths)
         entropy = paths.facts["entropy"] if is_decision.any() else torch.zeros_like(plain)
         shaped = plain + torch.minimum(self.alpha * entropy, plain.abs() / self.kappa)
         return torch.where(is_decision, shaped, 0.0)

@@ -12,7 +12,7 @@ from mmrl.core.data import Paths, Scores
 from mmrl.core.declarations import AdvantageDeclaration
 from mmrl.core.numerics import group_mean
 
-from .base.wrapper import Wrapper
+from .base.wrapper import Wrapper, of_decisions
 from .grpo import Grpo
 
 
@@ -47,8 +47,7 @@ class Novelty(Wrapper):
         inner = self.inner(scores, paths)
         if paths is None:
             return inner
-        is_decision = paths.edge >= 0
-        plain = (inner if inner.dim() == 2 else inner[:, None]).expand(paths.edge.shape)
+        plain, is_decision = of_decisions(inner, paths)
         if not is_decision.any():
             return torch.zeros_like(plain)
         count = is_decision.sum(1)

@@ -33,6 +33,12 @@ def check_marks(what: str, question: str, marks: Sequence[str]) -> None:
         raise ConfigError(f"the {what} must hold {missing[0]} once")
 
 
+def refuse_marks(text: str, marks: Sequence[str]) -> None:
+    """Raises ValueError for a prompt's text with a mark of a model, which would be read as the model's own."""
+    if held := [mark for mark in marks if mark in text]:
+        raise ValueError(f"the prompt holds {held[0]!r}, a mark of the model")
+
+
 def constant(file: str, text: str, name: str) -> str:
     """Returns the text that a Python file assigns to a name; raises ConfigError where there is none."""
     try:

@@ -15,9 +15,9 @@ from mmrl.core.data import Prompt
 from mmrl.media.pictures import as_tensor
 
 from ..base.networks.checkpoints import check_suffix
-from ..base.networks.resizing import GRID
+from ..base.networks.resizing import GRID, check_bounds
 from ..base.networks.value_head import IMAGE, MARK, MarkedModel, load_marked, write_tiny_marked
-from ..base.published_questions import PROMPT, check_marks, read_text
+from ..base.published_questions import PROMPT, check_marks, read_text, refuse_marks
 from ..base.sources import picture_of
 
 ORIGIN = "github.com/TIGER-AI-Lab/EditReward, EditReward/dataset"
@@ -72,8 +72,7 @@ class EditReward(Checked):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_suffix("checkpoint", self.checkpoint)
-        if self.min_pixels > self.max_pixels:
-            raise ValueError(f"min_pixels must be at most max_pixels ({self.max_pixels}), got {self.min_pixels}")
+        check_bounds(self.min_pixels, self.max_pixels)
 
     def tiny(self, seed: int, folder: Path) -> Self:
         """Returns the same reward on a random network of small sizes with the published names, written to `folder`."""
@@ -99,8 +98,7 @@ class EditReward(Checked):
 
     def check(self, prompt: Prompt) -> None:
         """Raises ValueError for a prompt with a mark of the model, which would be read as the model's own."""
-        if found := [mark for mark in (MARK, IMAGE) if mark in prompt.text]:
-            raise ValueError(f"the prompt holds {found[0]!r}, a mark of the model")
+        refuse_marks(prompt.text, (MARK, IMAGE))
 
     def score(self, batch: RewardBatch) -> Tensor:
         """Returns the scores [B] float32; with a gradient to the images where they require one.

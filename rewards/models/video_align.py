@@ -14,7 +14,7 @@ from mmrl.core.data import Prompt
 
 from ..base.frames import frames_of
 from ..base.networks.checkpoints import check_suffix
-from ..base.networks.resizing import GRID, within_pixels
+from ..base.networks.resizing import GRID, check_bounds, within_pixels
 from ..base.networks.video_reward import (
     MARKS,
     ORIGIN,
@@ -23,7 +23,7 @@ from ..base.networks.video_reward import (
     load_video_reward,
     write_tiny_video_reward,
 )
-from ..base.published_questions import PROMPT, check_marks, read_text
+from ..base.published_questions import PROMPT, check_marks, read_text, refuse_marks
 
 Dimension = Literal["VQ", "MQ", "TA"]
 DIMENSIONS: tuple[Dimension, ...] = ("VQ", "MQ", "TA")
@@ -72,8 +72,7 @@ class VideoAlign(Checked):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_suffix("checkpoint", self.checkpoint)
-        if self.min_pixels > self.max_pixels:
-            raise ValueError(f"min_pixels must be at most max_pixels ({self.max_pixels}), got {self.min_pixels}")
+        check_bounds(self.min_pixels, self.max_pixels)
         if len(set(self.dimensions)) < len(self.dimensions):
             raise ValueError(f"dimensions must differ, got {', '.join(self.dimensions)}")
 
@@ -100,8 +99,7 @@ class VideoAlign(Checked):
 
     def check(self, prompt: Prompt) -> None:
         """Raises ValueError for a prompt with a mark of the model, which would be read as the model's own."""
-        if found := [mark for mark in (*MARKS, "<|video_pad|>") if mark in prompt.text]:
-            raise ValueError(f"the prompt holds {found[0]!r}, a mark of the model")
+        refuse_marks(prompt.text, (*MARKS, "<|video_pad|>"))
 
     def score(self, batch: RewardBatch) -> Tensor:
         """Returns the scores [B] float32; with a gradient to the videos where they require one.

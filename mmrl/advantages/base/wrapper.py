@@ -50,6 +50,12 @@ class Wrapper(Checked):
         return mask[: len(scores.group)]
 
 
+def of_decisions(advantage: Tensor, paths: Paths) -> tuple[Tensor, Tensor]:
+    """Returns an advantage [B] or [B, K] as [B, K], and where there is a decision, [B, K] bool."""
+    plain = (advantage if advantage.dim() == 2 else advantage[:, None]).expand(paths.edge.shape)
+    return plain, paths.edge >= 0
+
+
 def with_totals(scores: Scores, totals: Tensor) -> Scores:
     """Returns the same samples with `totals` [B] as their only reward."""
     return replace(

@@ -38,6 +38,12 @@ def normalised(images: Tensor, mean: tuple[float, float, float], std: tuple[floa
     return (images - images.new_tensor(mean)[:, None, None]) / images.new_tensor(std)[:, None, None]
 
 
+def check_bounds(min_pixels: int, max_pixels: int) -> None:
+    """Raises ValueError for bounds of pixels that no image can keep."""
+    if min_pixels > max_pixels:
+        raise ValueError(f"min_pixels must be at most max_pixels ({max_pixels}), got {min_pixels}")
+
+
 def within_pixels(images: Tensor, min_pixels: int, max_pixels: int) -> Tensor:
     """Returns images [..., 3, H, W] resized (bicubic) within the bounds of pixels; sides become multiples of 28.
 

@@ -48,6 +48,21 @@ def head_by_hand(state: Tensor, weights: dict[str, Tensor], head: str) -> Tensor
     return state
 
 
+def text_shapes(text: str) -> dict[str, tuple[int, ...]]:
+    """Names and shapes of the 28 layers of Qwen2-VL 7B and Qwen2.5-VL 7B, by their configurations."""
+    shapes: dict[str, tuple[int, ...]] = {}
+    for layer in range(28):
+        stem = f"{text}.layers.{layer}"
+        shapes |= {f"{stem}.{norm}.weight": (3584,) for norm in ("input_layernorm", "post_attention_layernorm")}
+        for name, rows in (("q", 3584), ("k", 512), ("v", 512), ("o", 3584)):
+            shapes[f"{stem}.self_attn.{name}_proj.weight"] = (rows, 3584)
+            if name != "o":
+                shapes[f"{stem}.self_attn.{name}_proj.bias"] = (rows,)
+        for name, size in (("gate", (18944, 3584)), ("up", (18944, 3584)), ("down", (3584, 18944))):
+            shapes[f"{stem}.mlp.{name}_proj.weight"] = size
+    return shapes
+
+
 def head_shapes(head: str, width: int) -> dict[str, tuple[int, ...]]:
     """Names and shapes of one head, by qwen2vl_trainer.py of MizzenAI/HPSv3 (`ranknet` without further settings)."""
     sizes = {0: (1024, width), 3: (16, 1024), 5: (2, 16)}

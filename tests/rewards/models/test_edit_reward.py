@@ -16,7 +16,7 @@ from mmrl.rewards.base.networks.resizing import within_pixels
 from mmrl.rewards.base.networks.value_head import MarkedNetwork, own_names
 from mmrl.rewards.models.edit_reward import EditReward, Pooling
 from tests.rewards.example import GROUP, Example, make_batch
-from tests.rewards.models.marked_oracle import at_mark, head_by_hand, head_shapes
+from tests.rewards.models.marked_oracle import at_mark, head_by_hand, head_shapes, text_shapes
 from tests.rewards.pictures import CPU, random_images, random_texts, shown
 from tests.rewards.roles import with_roles
 
@@ -95,16 +95,7 @@ def published_shapes() -> dict[str, tuple[int, ...]]:
                  "mlp.up_proj": (3420, 1280), "mlp.down_proj": (1280, 3420)}  # fmt: skip
         shapes |= {f"{stem}.{name}.weight": size for name, size in sizes.items()}
         shapes |= {f"{stem}.{name}.bias": size[:1] for name, size in sizes.items()}
-    for layer in range(28):
-        stem = f"{text}.layers.{layer}"
-        shapes |= {f"{stem}.{norm}.weight": (3584,) for norm in ("input_layernorm", "post_attention_layernorm")}
-        for name, rows in (("q", 3584), ("k", 512), ("v", 512), ("o", 3584)):
-            shapes[f"{stem}.self_attn.{name}_proj.weight"] = (rows, 3584)
-            if name != "o":
-                shapes[f"{stem}.self_attn.{name}_proj.bias"] = (rows,)
-        for name, size in (("gate", (18944, 3584)), ("up", (18944, 3584)), ("down", (3584, 18944))):
-            shapes[f"{stem}.mlp.{name}_proj.weight"] = size
-    return shapes
+    return shapes | text_shapes(text)
 
 
 @pytest.mark.slow  # makes all modules of the published size, without weights
