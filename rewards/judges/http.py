@@ -113,6 +113,8 @@ class Http(Checked):
             raise ValueError(f"range must be [low, high] with low < high, got {list(self.range)}")
         if self.granularity not in ("sample", "turn", "episode", "group"):
             raise ValueError(f"granularity must be sample, turn, episode or group, got {self.granularity!r}")
+        if "latents" in self.needs:
+            raise ValueError("needs: latents are not sent to servers, only what they are decoded to")
         if thought := thought_needs(self.needs):
             raise ValueError(f"needs: what the policy thinks of its answers is not sent to servers, got {thought[0]}")
         if (self.protocol == "mmrl") != bool(self.reward):

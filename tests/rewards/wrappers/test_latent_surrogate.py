@@ -12,6 +12,7 @@ from torch.testing import assert_close
 
 from mmrl.core.contracts import ConfigError, RewardBatch
 from mmrl.core.data import Outputs, Scores
+from mmrl.core.plugins import build
 from mmrl.rewards.base.networks.latent_network import LatentNetwork
 from mmrl.scoring.calls import call_reward
 from mmrl.training.checkpoint import with_tensors, without_tensors
@@ -191,3 +192,8 @@ def test_another_size_on_another_process_is_refused() -> None:
     )
     with pytest.raises(ConfigError, match="latents of one size"):
         reward.update(Scores.join([here, there]))
+
+
+def test_latents_are_not_sent_to_servers() -> None:
+    with pytest.raises(ConfigError, match="latents are not sent to servers"):
+        build("rewards", {"name": "http", "url": "http://localhost:1", "reward": "r", "needs": ["latents"]})
