@@ -33,8 +33,9 @@ class Curiosity(FittedReward, Checked):
     nothing changes: the score is then how far the screen changed, the paper's reward of an instantaneous change.
 
     Embeddings: DINO's, CLIP's, or `pixels`, the screen shrunk to `side` x `side` in grey, less its mean, which needs no
-    model; all screens of one shade are alike. A reward of its own makes agents that only explore: give it beside the
-    task's. Raises ValueError for a turn in which the environment broke.
+    model; all screens of one shade are alike. Where nothing is known of the screen before, nothing is expected: 1. A
+    reward of its own makes agents that only explore: give it beside the task's. Raises ValueError for a turn in which
+    the environment broke.
     """
 
     source: ClassVar[str] = "Niu et al. 2025 (ScreenExplorer), arXiv 2505.19095"
@@ -83,11 +84,15 @@ class Curiosity(FittedReward, Checked):
         """Returns the scores [B], and the screen before, the action and the screen after of each turn."""
         outputs = batch.outputs
         assert outputs.screens is not None and outputs.actions is not None, "scoring checks needs"
-        if any(screen is None for screen in outputs.screens):
+        screens = [screen for screen in outputs.screens if screen is not None]
+        if len(screens) < len(outputs.screens):
             raise ValueError("the environment broke in this turn")
-        before = self._embedded([prompt.media[0] for prompt in batch.prompts])  # each turn's, the newest screen first
-        after = self._embedded([screen for screen in outputs.screens if screen is not None])
-        sizes = [prompt.media[0].size for prompt in batch.prompts]
+        after = self._embedded(screens)
+        before = torch.zeros_like(after)  # a turn whose prompt shows no screen expects nothing, and scores 1
+        for row, prompt in enumerate(batch.prompts):
+            if prompt.media:
+                before[row] = self._embedded([prompt.media[0]])[0]  # the newest screen comes first
+        sizes = [screen.size for screen in screens]
         actions = torch.stack([_places(one, size) for one, size in zip(outputs.actions, sizes, strict=True)])
         words = hashed_words([_words(action) for action in outputs.actions], self.words)
         examples = torch.cat([before, words, actions, after], 1)

@@ -158,7 +158,7 @@ def test_sound_is_kept_where_it_is_asked_for(tmp_path: Path) -> None:
     plans = [ODE(num_steps=2, sigmas="pipeline").plan(policy, key, 2) for key in keys]
     outputs = policy.rollout([Prompt("a cat"), Prompt("rain")], plans, keys).outputs
     policy.close()
-    assert policy.makes == {"videos", "audio"}
+    assert policy.makes == {"videos", "audio", "latents"}
     assert outputs.fps == (24.0,) * 4 and outputs.audio_rate == (16000,) * 4  # the pipeline's own
     assert outputs.audio is not None and outputs.audio.shape[:2] == (4, 2) and bool(outputs.audio.abs().max() <= 1)
     part = outputs.select(torch.tensor([3, 1]))

@@ -2,6 +2,7 @@
 
 import io
 import random
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -108,6 +109,12 @@ def test_screens_may_differ_in_size_and_a_broken_world_is_not_judged() -> None:
     assert ready().score(batch_of([noise(rng), wide], [None, None], [wide, wide])).isfinite().all()
     with pytest.raises(ValueError, match="the environment broke in this turn"):
         ready().score(batch_of([wide], [None], [None]))
+
+
+def test_without_a_screen_before_nothing_is_expected() -> None:
+    rng = random.Random(3)
+    batch = batch_of([noise(rng)], [ACTIONS[0]], [noise(rng)])
+    assert ready().score(replace(batch, prompts=(replace(batch.prompts[0], media=()),))).tolist() == [1.0]
 
 
 def test_pixels_need_no_model() -> None:

@@ -30,7 +30,7 @@ def random_batch(rng: random.Random, count: int = 2 * GROUP, shape: tuple[int, .
 
 
 # no truth: until it is ready the scores are those of the inner reward, then a network's
-EXAMPLE = Example(random_batch=random_batch, settings={"reward": WRITTEN})
+EXAMPLE = Example(random_batch=random_batch, settings={"reward": WRITTEN, "warm_up": 0, "fit_steps": 20})
 
 
 def judged(reward: Any, batch: RewardBatch) -> Scores:
