@@ -10,7 +10,7 @@ from mmrl.assembly.build import build, make_trainer
 from mmrl.core.config import RunConfig
 from mmrl.core.data import Rollout
 from mmrl.core.keys import GroupKey
-from mmrl.core.reward_batches import Thought
+from mmrl.core.rewards import Thought
 from mmrl.modalities.sd3 import StableDiffusion3
 from mmrl.scoring.scorer import Judgement, Scorer
 from mmrl.training.member_sampling import member_importance

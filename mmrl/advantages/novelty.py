@@ -33,9 +33,7 @@ class Novelty(Wrapper):
 
     inner: Advantage = field(default_factory=Grpo)  # the section of the advantage that gets the bonus
     scale: Annotated[float, Field(ge=0)] = 1.0  # the largest bonus, the paper's lambda; 0: the inner advantage; ours
-    cap: Annotated[float, Field(ge=0)] = (
-        0.5  # the bonus is at most this share of the advantage, the paper's kappa; ours
-    )
+    cap: Annotated[float, Field(ge=0)] = 0.5  # the largest share of the advantage, the paper's kappa; ours
 
     @property
     def declaration(self) -> AdvantageDeclaration:

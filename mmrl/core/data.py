@@ -108,10 +108,9 @@ class Outputs:
         return next((len(value) for item in fields(self) if (value := getattr(self, item.name)) is not None), 0)
 
     def without_videos(self) -> "Outputs":
-        """Returns the outputs without videos, their sound and latents, the largest tensors of a rollout."""
+        """Returns the outputs without videos and their sound, the largest tensors of a rollout, and without latents."""
         each = None if self.each is None else tuple(one.without_videos() for one in self.each)
-        latents = self.latents if self.videos is None else None
-        return replace(self, videos=None, fps=None, audio=None, audio_rate=None, latents=latents, each=each)
+        return replace(self, videos=None, fps=None, audio=None, audio_rate=None, latents=None, each=each)
 
     def on_host(self) -> "Outputs":
         """Returns the outputs with their images and latents in the CPU's memory."""
@@ -336,7 +335,7 @@ class Rollout:
     def without_videos(self) -> "Rollout":
         """Returns the rollout without the pixels and the sound of its videos, which nothing needs once they are judged.
 
-        A loss on outputs renders them again.
+        A loss on outputs renders them again. Latents are left out as well: the trace has them.
         """
         return replace(self, outputs=self.outputs.without_videos())
 

@@ -14,13 +14,15 @@ def widened(numbers: Tensor, width: int) -> Tensor:
     return torch.nn.functional.pad(numbers, (0, width - numbers.shape[1]), value=torch.nan)
 
 
+def stacked(tables: Sequence[Tensor]) -> Tensor:
+    """Returns tables [B_i, K_i], in order, as one [sum of B_i, largest K_i], filled with NaN."""
+    width = max(table.shape[1] for table in tables)
+    return torch.cat([widened(table, width) for table in tables])
+
+
 def join_dense(parts: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:
     """Returns the numbers [B_i, K_i] of all parts, in order, as one [sum of B_i, largest K_i] for each name."""
-    joined = {}
-    for name in parts[0]:
-        width = max(part[name].shape[1] for part in parts)
-        joined[name] = torch.cat([widened(part[name], width) for part in parts])
-    return joined
+    return {name: stacked([part[name] for part in parts]) for name in parts[0]}
 
 
 def decision_mask(counts: Tensor, width: int | None = None) -> Tensor:

@@ -3,7 +3,7 @@
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import torch
@@ -13,8 +13,8 @@ from mmrl.core.data import Outputs, Prompt, Rollout
 from mmrl.core.declarations import RewardDeclaration
 from mmrl.core.dense import DENSE
 from mmrl.core.keys import GroupKey, generator
-from mmrl.core.likelihoods import THOUGHT, Likelihoods, thought_needs
-from mmrl.core.rewards import Checking, Reward, RewardBatch
+from mmrl.core.likelihoods import THOUGHT, thought_needs
+from mmrl.core.rewards import Checking, Reward, RewardBatch, Thought
 from mmrl.system.errors import ConfigError
 
 # The fields of `Outputs` that a policy can make, and that a reward may need. A reward may also need target.<field>.
@@ -40,16 +40,6 @@ LOADED = ("model", "service")  # weights or files that `prepare` loads; a server
 NEEDS = (*MEDIA, CONTROLS, IMAGE, *LOADED, *THOUGHT)
 
 
-@dataclass(frozen=True)
-class Thought:
-    """What the policy thinks of the answers of a rollout, see `RewardBatch`."""
-
-    likelihoods: Mapping[str, Likelihoods] = field(default_factory=dict)
-    right_answer: Mapping[str, Tensor] = field(default_factory=dict)
-    turn_answer: Mapping[str, Tensor] = field(default_factory=dict)
-    adapter_scores: Mapping[str, Tensor] = field(default_factory=dict)
-
-
 def reward_batch(rollout: Rollout, iteration: int, thought: Thought | None = None) -> RewardBatch:
     """Returns all samples of a rollout as a reward sees them.
 
@@ -72,10 +62,7 @@ def reward_batch(rollout: Rollout, iteration: int, thought: Thought | None = Non
         generator=generator(*seeds),
         is_control=rollout.is_control,
         num_decisions=_num_decisions(rollout),
-        likelihoods=thought.likelihoods,
-        right_answer=thought.right_answer,
-        adapter_scores=thought.adapter_scores,
-        turn_answer=thought.turn_answer,
+        **vars(thought),
     )
 
 
@@ -103,10 +90,7 @@ def select(batch: RewardBatch, rows: Tensor) -> RewardBatch:
         generator=generator(*seeds),
         is_control=None if batch.is_control is None else batch.is_control[rows],
         num_decisions=None if batch.num_decisions is None else batch.num_decisions[rows],
-        likelihoods={name: one.select(rows) for name, one in batch.likelihoods.items()},
-        right_answer={name: one[rows] for name, one in batch.right_answer.items()},
-        adapter_scores={name: one[rows] for name, one in batch.adapter_scores.items()},
-        turn_answer={name: one[rows] for name, one in batch.turn_answer.items()},
+        **batch.thought_of(rows),
     )
 
 

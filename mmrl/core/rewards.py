@@ -7,7 +7,7 @@ Letters of shapes: B samples, K decisions of a sample.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import ClassVar, Protocol, runtime_checkable
+from typing import Any, ClassVar, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -17,8 +17,33 @@ from mmrl.core.dense import decision_mask
 from mmrl.core.likelihoods import Likelihoods
 
 
+@dataclass(frozen=True, kw_only=True)
+class Thought:
+    """What the policy thinks of B answers, as far as the rewards of the run need it; nothing outside of training."""
+
+    # By the names of weights (`likelihoods.NAME`, and with self-certainties `self_certainty.NAME`).
+    likelihoods: Mapping[str, Likelihoods] = field(default_factory=dict)
+    # By the names of weights (`right_answer.NAME`): [B] float32 nats, the mean log-prob at temperature 1 of the tokens
+    # of the target's answer in the tag `<answer>`, behind what the sample says before it; NaN without such a tag.
+    right_answer: Mapping[str, Tensor] = field(default_factory=dict)
+    # By the folders or hub names of reward models that are adapters on the policy's base (`adapter.NAME`): [B] float32.
+    adapter_scores: Mapping[str, Tensor] = field(default_factory=dict)
+    # Of an agent's turns (`turn_answer.NAME`): [B, 2] float32 nats, the same mean log-prob where the tag comes at once:
+    # behind what the agent sees before a turn, and before the next turn; NaN after the last, and without an answer.
+    turn_answer: Mapping[str, Tensor] = field(default_factory=dict)
+
+    def thought_of(self, rows: Tensor) -> dict[str, Any]:
+        """Returns these fields for the answers `rows`, [n] int64."""
+        return {
+            "likelihoods": {name: one.select(rows) for name, one in self.likelihoods.items()},
+            "right_answer": {name: one[rows] for name, one in self.right_answer.items()},
+            "adapter_scores": {name: one[rows] for name, one in self.adapter_scores.items()},
+            "turn_answer": {name: one[rows] for name, one in self.turn_answer.items()},
+        }
+
+
 @dataclass(frozen=True)
-class RewardBatch:
+class RewardBatch(Thought):
     """The B samples that a reward judges in one call: whole groups, with their prompts."""
 
     prompts: tuple[Prompt, ...]  # B: the prompt of each sample
@@ -31,17 +56,6 @@ class RewardBatch:
     generator: torch.Generator  # on the CPU, seeded by the keys of the batch
     is_control: Tensor | None = None  # [B] bool: a sample to compare with, which is not learned from; None: all False
     num_decisions: Tensor | None = None  # [B] int64: tokens or random steps of each sample; None: unknown
-    # By the names of weights, those that the rewards of the run need (`likelihoods.NAME`, and with self-certainties
-    # `self_certainty.NAME`); none outside of training.
-    likelihoods: Mapping[str, Likelihoods] = field(default_factory=dict)
-    # By the names of weights (`right_answer.NAME`): [B] float32 nats, the mean log-prob at temperature 1 of the tokens
-    # of the target's answer in the tag `<answer>`, behind what the sample says before it; NaN without such a tag.
-    right_answer: Mapping[str, Tensor] = field(default_factory=dict)
-    # By the folders or hub names of reward models that are adapters on the policy's base (`adapter.NAME`): [B] float32.
-    adapter_scores: Mapping[str, Tensor] = field(default_factory=dict)
-    # Of an agent's turns (`turn_answer.NAME`): [B, 2] float32 nats, the same mean log-prob where the tag comes at once:
-    # behind what the agent sees before a turn, and before the next turn; NaN after the last, and without an answer.
-    turn_answer: Mapping[str, Tensor] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.prompts)

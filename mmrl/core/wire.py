@@ -40,6 +40,7 @@ _VALUES = {
     "outcomes": "outcome",
     "given": "given",
 }
+SENT = frozenset({*_MEDIA, *_VALUES, "screens"})  # the fields of `Outputs` that requests may hold
 _BESIDE = {"fps": "videos", "audio_rate": "audio"}  # goes where the medium goes
 _TENSORS = {
     "is_finished": torch.bool,

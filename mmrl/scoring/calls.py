@@ -11,7 +11,7 @@ from torch import Tensor
 from mmrl.core.contracts import ConfigError, Fitted, Reward, RewardBatch, RunError, Segmented
 from mmrl.core.data import Outputs
 from mmrl.core.declarations import RewardDeclaration
-from mmrl.core.dense import DENSE, stray, widened
+from mmrl.core.dense import DENSE, stacked, stray
 from mmrl.core.reward_batches import check_needs, pack, refuse_dense, select, units_of
 from mmrl.system.errors import Failure, Interruption, describe, place
 from mmrl.system.time_limits import Patience, Workers
@@ -56,9 +56,7 @@ def _one_table(counts: Sequence[int], parts: Sequence[Tensor | None]) -> Tensor 
     """
     if all(part is None for part in parts):
         return None
-    tables = [torch.zeros(n, 0) if part is None else part for n, part in zip(counts, parts, strict=True)]
-    width = max(table.shape[1] for table in tables)
-    return torch.cat([widened(table, width) for table in tables])
+    return stacked([torch.zeros(n, 0) if part is None else part for n, part in zip(counts, parts, strict=True)])
 
 
 @dataclass(frozen=True)

@@ -28,7 +28,8 @@ from mmrl.core.contracts import (
 from mmrl.core.data import Outputs, Rollout, Scores
 from mmrl.core.declarations import MixDeclaration
 from mmrl.core.dense import DENSE
-from mmrl.core.reward_batches import Demands, Thought, check_needs, needs_of_gradient, on_device, reward_batch, select
+from mmrl.core.reward_batches import Demands, check_needs, needs_of_gradient, on_device, reward_batch, select
+from mmrl.core.rewards import Thought
 from mmrl.core.schedules import Schedule
 from mmrl.scoring.calls import Answer, call_once, call_reward
 from mmrl.scoring.metrics import as_wholes, too_many_failed

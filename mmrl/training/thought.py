@@ -18,7 +18,7 @@ from mmrl.core.likelihoods import (
     right_answer_of,
     weights_read,
 )
-from mmrl.core.reward_batches import Thought
+from mmrl.core.rewards import Thought
 from mmrl.system.out_of_memory import in_halves
 
 Result = TypeVar("Result")
@@ -56,7 +56,9 @@ class ThoughtReader:
                 if f"turn_answer.{which}" in needs:
                     read_turns = partial(policy.mean_log_probs, rollout, _ends_of_turns(rollout))
                     turn_answer[which] = _before_and_after(rollout, self._in_memory(policy, rollout, read_turns))
-        return Thought(likelihoods, right_answer, turn_answer, scores)
+        return Thought(
+            likelihoods=likelihoods, right_answer=right_answer, turn_answer=turn_answer, adapter_scores=scores
+        )
 
     def _scores(self, policy: Modality, rollout: Rollout, adapter: str) -> Tensor:
         """Returns the scores [B] of the answers by an adapter on the policy's base."""

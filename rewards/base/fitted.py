@@ -183,10 +183,6 @@ class FittedWrapper(FittedReward, RewardWrapper):
             values: Tensor = self.network_on(features.device)(features)
         return self.in_units(values)
 
-    def update(self, scores: Scores) -> None:
-        """Fits the network; inner rewards see no scores of their own."""
-        FittedReward.update(self, scores)
-
     def state_dict(self) -> dict[str, Any]:
         """Returns what was learned, and the states of inner rewards."""
         return FittedReward.state_dict(self) | {"inner": RewardWrapper.state_dict(self)}

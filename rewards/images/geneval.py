@@ -19,6 +19,7 @@ from mmrl.core.data import Prompt
 
 from ..base.networks.clip import Clip, Library, load_clip, write_tiny_clip
 from ..base.networks.detectors import Detector, load_detector, write_tiny_detector
+from ..base.networks.resizing import check_finite
 from ..base.scenes import (
     COLORS,
     Colors,
@@ -114,8 +115,7 @@ class Geneval(Checked):
         images = batch.outputs.images
         assert self._detector is not None, "prepare comes before score"
         assert images is not None, "scoring checks needs"
-        if not images.isfinite().all():
-            raise ValueError("images hold NaN or infinity; allowed are numbers in [0, 1]")
+        check_finite(images)
         scenes = [self._scene(prompt) for prompt in batch.prompts]  # before the slow part
         images = images.detach().float().clamp(0, 1)
         detections = self._detector.find(images, min(self.threshold, self.counting_threshold))

@@ -12,6 +12,8 @@ from torch import Tensor
 from mmrl.core.checked import Checked
 from mmrl.core.contracts import Granularity, RewardBatch
 
+from ..base.networks.resizing import check_finite
+
 
 @dataclass(frozen=True)
 class JpegSize(Checked):
@@ -47,8 +49,7 @@ class JpegSize(Checked):
 
     def _num_bytes(self, image: Tensor) -> int:
         """Returns the bytes of the JPEG file of an image [3, H, W] in [0, 1]."""
-        if not image.isfinite().all():
-            raise ValueError("images hold NaN or infinity; allowed are numbers in [0, 1]")
+        check_finite(image)
         levels = (image.float() * 255).round().clamp(0, 255).to("cpu", torch.uint8)
         buffer = io.BytesIO()
         Image.fromarray(levels.permute(1, 2, 0).contiguous().numpy()).save(buffer, format="JPEG", quality=self.quality)

@@ -12,6 +12,7 @@ from mmrl.core.checked import Checked
 from mmrl.core.contracts import Granularity, License, Placement, RewardBatch
 from mmrl.core.data import Prompt
 
+from ..base.networks.resizing import check_finite
 from ..base.ocr import Read, distance_score, load_reader, recall_score, wanted_texts
 
 Measure = Literal["distance", "recall"]
@@ -71,8 +72,7 @@ class OcrText(Checked):
         images = batch.outputs.images
         assert self._read is not None, "prepare comes before score"
         assert images is not None, "scoring checks needs"
-        if not images.isfinite().all():
-            raise ValueError("images hold NaN or infinity; allowed are numbers in [0, 1]")
+        check_finite(images)
         judge = distance_score if self.measure == "distance" else recall_score
         wanted = [wanted_texts(prompt) for prompt in batch.prompts]  # before the slow part
         levels = (images.detach().float() * 255).round().clamp(0, 255).to("cpu", torch.uint8).permute(0, 2, 3, 1)

@@ -18,8 +18,8 @@ from mmrl.core.checked import Checked
 from mmrl.core.contracts import ConfigError, Granularity, Placement, RewardBatch, RunError
 from mmrl.core.declarations import RewardDeclaration
 from mmrl.core.likelihoods import thought_needs
-from mmrl.core.reward_batches import LOADED
-from mmrl.core.wire import WireError
+from mmrl.core.reward_batches import LOADED, MEDIA
+from mmrl.core.wire import SENT, WireError
 from mmrl.core.wire_media import Pixels
 from mmrl.system.json_server import JsonServer, Lost, Refused, TimedOut
 from mmrl.system.spelling import did_you_mean
@@ -113,8 +113,8 @@ class Http(Checked):
             raise ValueError(f"range must be [low, high] with low < high, got {list(self.range)}")
         if self.granularity not in ("sample", "turn", "episode", "group"):
             raise ValueError(f"granularity must be sample, turn, episode or group, got {self.granularity!r}")
-        if "latents" in self.needs:
-            raise ValueError("needs: latents are not sent to servers, only what they are decoded to")
+        if unsent := sorted(self.needs & set(MEDIA) - SENT):
+            raise ValueError(f"needs: {unsent[0]} are not sent to servers")
         if thought := thought_needs(self.needs):
             raise ValueError(f"needs: what the policy thinks of its answers is not sent to servers, got {thought[0]}")
         if (self.protocol == "mmrl") != bool(self.reward):

@@ -15,7 +15,7 @@ from mmrl.core.data import Prompt
 from mmrl.media.pictures import as_tensor
 
 from ..base.networks.checkpoints import check_suffix
-from ..base.networks.resizing import GRID, check_bounds
+from ..base.networks.resizing import GRID, check_bounds, check_finite
 from ..base.networks.value_head import IMAGE, MARK, MarkedModel, load_marked, write_tiny_marked
 from ..base.published_questions import PROMPT, check_marks, read_text, refuse_marks
 from ..base.sources import picture_of
@@ -108,8 +108,7 @@ class EditReward(Checked):
         images = batch.outputs.images
         assert self._model is not None, "prepare comes before score"
         assert images is not None, "scoring checks needs"
-        if not torch.isfinite(images).all():
-            raise ValueError("images hold NaN or infinity; allowed are numbers in [0, 1]")
+        check_finite(images)
         for prompt in batch.prompts:
             self.check(prompt)
         sources = [as_tensor(picture_of(prompt, "image").load()).to(images.device) for prompt in batch.prompts]

@@ -5,7 +5,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, ClassVar, Self
 
-import torch
 from pydantic import Field
 from torch import Tensor
 
@@ -14,7 +13,7 @@ from mmrl.core.contracts import Granularity, License, Placement, RewardBatch
 from mmrl.core.data import Prompt
 
 from ..base.networks.checkpoints import check_suffix
-from ..base.networks.resizing import GRID, check_bounds
+from ..base.networks.resizing import GRID, check_bounds, check_finite
 from ..base.networks.value_head import IMAGE, MARK, MarkedModel, load_marked, write_tiny_marked
 from ..base.published_questions import PROMPT, check_marks, read_text, refuse_marks
 
@@ -94,8 +93,7 @@ class HpsV3(Checked):
         assert self._model is not None, "prepare comes before score"
         images = batch.outputs.images
         assert images is not None, "scoring checks needs"
-        if not torch.isfinite(images).all():
-            raise ValueError("images hold NaN or infinity; allowed are numbers in [0, 1]")
+        check_finite(images)
         for prompt in batch.prompts:
             self.check(prompt)
         questions = [self._question.replace(PROMPT, prompt.text) for prompt in batch.prompts]

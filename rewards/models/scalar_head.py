@@ -3,7 +3,7 @@
 import math
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal, Self
+from typing import Annotated, ClassVar, Literal, Self
 
 import torch
 from pydantic import Field
@@ -16,9 +16,7 @@ from mmrl.core.data import Prompt
 from ..base.networks.checkpoints import check_suffix
 from ..base.networks.tiny_qwen import write_tiny_qwen
 from ..base.networks.value_head import HeadedModel, load_headed
-from ..base.networks.vlm import pictures
-
-_IMAGE = "<image>"  # where an image of the prompt stands in its text
+from ..base.networks.vlm import IMAGE_MARK, chat_of, pictures, text_part
 
 
 @dataclass
@@ -79,8 +77,8 @@ class ScalarHead(Checked):
         """Raises ValueError for a prompt with videos, or with another number of marks than of images."""
         if self.of == "texts" and prompt.clips:
             raise ValueError(f"scalar_head sees no videos in prompts, as in {prompt.text!r:.100}")
-        if self.of == "texts" and (marks := prompt.text.count(_IMAGE)) not in (0, len(prompt.media)):
-            raise ValueError(f"{prompt.text!r:.100} has {marks} marks {_IMAGE} and {len(prompt.media)} images")
+        if self.of == "texts" and (marks := prompt.text.count(IMAGE_MARK)) not in (0, len(prompt.media)):
+            raise ValueError(f"{prompt.text!r:.100} has {marks} marks {IMAGE_MARK} and {len(prompt.media)} images")
 
     @torch.no_grad()
     def score(self, batch: RewardBatch) -> Tensor:
@@ -91,29 +89,15 @@ class ScalarHead(Checked):
             self.check(prompt)
         if self.of == "texts":
             assert outputs.texts is not None, "scoring checks needs"
-            chats = [_answered(prompt, text) for prompt, text in zip(batch.prompts, outputs.texts, strict=True)]
+            chats = [
+                [*chat_of(prompt), {"role": "assistant", "content": [text_part(answer)]}]
+                for prompt, answer in zip(batch.prompts, outputs.texts, strict=True)
+            ]
             shown = [[picture.load().convert("RGB") for picture in prompt.media] for prompt in batch.prompts]
         else:
             assert outputs.images is not None, "scoring checks needs"
-            chats = [[{"role": "user", "content": [{"type": "image"}, _text(prompt.text)]}] for prompt in batch.prompts]
+            contents = [[{"type": "image"}, text_part(prompt.text)] for prompt in batch.prompts]
+            chats = [[{"role": "user", "content": content}] for content in contents]
             shown = [[image] for image in pictures(outputs.images)]
         texts = [template(chat, tokenize=False, add_generation_prompt=False) for chat in chats]
         return (self._model.scores(texts, shown)[:, 0] - self.mean) / self.std
-
-
-def _answered(prompt: Prompt, answer: str) -> list[dict[str, Any]]:
-    """Returns the conversation of a prompt and its answer; images stand at their marks, without marks first."""
-    image = {"type": "image"}
-    before, *rest = prompt.text.split(_IMAGE)
-    content = [_text(before)] if before else []
-    for part in rest:
-        content += [image, _text(part)] if part else [image]
-    if not rest:
-        content = [image] * len(prompt.media) + content
-    system = [] if prompt.system is None else [{"role": "system", "content": [_text(prompt.system)]}]
-    turns = [{"role": "user", "content": content}, {"role": "assistant", "content": [_text(answer)]}]
-    return [*system, *turns]
-
-
-def _text(text: str) -> dict[str, str]:
-    return {"type": "text", "text": text}

@@ -1,9 +1,8 @@
 """How sure a second, frozen vision-language model is of the right answer after the thought of a sample."""
 
-from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import TYPE_CHECKING, ClassVar, Self
 
 import torch
 from torch import Tensor
@@ -15,12 +14,10 @@ from mmrl.core.declarations import RewardDeclaration
 from mmrl.core.likelihoods import right_answer_of
 from mmrl.parsing.answers import ParseError, check_tag, tagged
 
-from ..base.networks.vlm import Vlm, load_vlm, write_tiny_vlm
+from ..base.networks.vlm import Vlm, chat_of, load_vlm, write_tiny_vlm
 
 if TYPE_CHECKING:
     from PIL.Image import Image
-
-MARK = "<image>"  # where an image stands in a prompt
 
 
 @dataclass
@@ -99,7 +96,7 @@ class Listener(Checked):
         """Returns the probabilities [n] of the right answers behind n thoughts."""
         assert self._vlm is not None, "prepare comes before score"
         vlm, close = self._vlm, f"</{self.tag}>"
-        chats = [_chat(prompt) for prompt in prompts]
+        chats = [chat_of(prompt) for prompt in prompts]
         images: list[list[Image]] = [[picture.load().convert("RGB") for picture in prompt.media] for prompt in prompts]
         right = [right_answer_of(prompt) or "" for prompt in prompts]
         if not self.options:
@@ -120,24 +117,3 @@ class Listener(Checked):
         for token in self._vlm.tokenizer.all_special_tokens:
             thought = thought.replace(token, f"{token[0]} {token[1:]}")
         return thought + opening
-
-
-def _chat(prompt: Prompt) -> list[dict[str, Any]]:
-    """Returns the question as a conversation, after the prompt's own system message."""
-    question = {"role": "user", "content": list(_content(prompt))}
-    if prompt.system is None:
-        return [question]
-    return [{"role": "system", "content": [{"type": "text", "text": prompt.system}]}, question]
-
-
-def _content(prompt: Prompt) -> Iterator[dict[str, Any]]:
-    """Gives the parts of a question: its images where their marks stand, or before it."""
-    parts = prompt.text.split(MARK)
-    if len(parts) != len(prompt.media) + 1:
-        yield from ({"type": "image"} for _ in prompt.media)
-        parts = ["".join(parts)]
-    for number, part in enumerate(parts):
-        if number:
-            yield {"type": "image"}
-        if part:
-            yield {"type": "text", "text": part}

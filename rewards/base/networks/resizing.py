@@ -38,6 +38,12 @@ def normalised(images: Tensor, mean: tuple[float, float, float], std: tuple[floa
     return (images - images.new_tensor(mean)[:, None, None]) / images.new_tensor(std)[:, None, None]
 
 
+def check_finite(images: Tensor) -> None:
+    """Raises ValueError for images whose pixels are not all numbers."""
+    if not images.isfinite().all():
+        raise ValueError("images hold NaN or infinity; allowed are numbers in [0, 1]")
+
+
 def check_bounds(min_pixels: int, max_pixels: int) -> None:
     """Raises ValueError for bounds of pixels that no image can keep."""
     if min_pixels > max_pixels:

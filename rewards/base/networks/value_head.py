@@ -12,10 +12,11 @@ from mmrl.core.contracts import ConfigError, Placement
 
 from .checkpoints import find_file, put_weights, read_weights
 from .loading import loading
+from .qwen_vl import as_patches, num_words, states_of
 from .resizing import within_pixels
 from .tiny import randomise
 from .tiny_qwen import Family, tiny_config, tiny_processor, tiny_tokenizer
-from .video_reward import as_patches
+from .vlm import processed
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -56,12 +57,7 @@ class HeadedModel:
     @torch.no_grad()
     def scores(self, texts: Sequence[str], images: "Sequence[Sequence[Image]]") -> Tensor:
         """Returns the numbers [B, n] float32 that the head gives the last tokens of B texts with their images."""
-        start = self.processor.tokenizer.bos_token
-        is_opened = start is not None and texts[0].startswith(start)  # by the template; the tokenizer would again
-        shown = [list(own) for own in images] if any(images) else None
-        inputs = self.processor(
-            text=list(texts), images=shown, padding=True, add_special_tokens=not is_opened, return_tensors="pt"
-        ).to(self.body.device, self.body.dtype)
+        inputs = processed(self.processor, texts, images).to(self.body.device, self.body.dtype)
         with torch.autocast(self.body.device.type, enabled=False):
             states = self.body(**inputs, use_cache=False).last_hidden_state
             scores: Tensor = self.head(last_states(states, inputs["attention_mask"]).float())
@@ -122,9 +118,6 @@ class MarkedNetwork(nn.Module):
     def forward(self, images: Sequence[Sequence[Tensor]], tokens: Tensor, mask: Tensor, mark: int) -> Tensor:
         """Returns the hidden states [B, W] at the mark, with a gradient to the images.
 
-        The places of tokens count from 0 on for text and images alike, as in the published code, where Qwen itself has
-        places in three dimensions.
-
         Args:
             images: of each sample, in the order of the text, each [3, H, W] in [0, 1], H and W multiples of 28.
             tokens: [B, L]; mask: [B, L], 1 where they count, padded on the right.
@@ -132,15 +125,7 @@ class MarkedNetwork(nn.Module):
         vision = self.body.config.vision_config
         still = [as_patches(image.expand(1, 2, -1, -1, -1), vision) for own in images for image in own]
         patches, grid = (torch.cat(parts) for parts in zip(*still, strict=True))
-        seen = self.body.visual(patches.to(self.body.dtype), grid_thw=grid).pooler_output
-        seen = torch.cat(list(seen)) if isinstance(seen, (tuple, list)) else seen
-        embedded = self.body.get_input_embeddings()(tokens)
-        is_image = (tokens == self.body.config.image_token_id)[..., None].expand_as(embedded)
-        embedded = embedded.masked_scatter(is_image, seen.to(embedded.dtype))
-        places = torch.arange(tokens.shape[1], device=tokens.device).expand(3, len(tokens), -1)
-        states = self.body.language_model(
-            inputs_embeds=embedded, attention_mask=mask, position_ids=places, use_cache=False
-        ).last_hidden_state
+        states = states_of(self.body, (patches, grid), tokens == self.body.config.image_token_id, tokens, mask)
         at_mark: Tensor = states[torch.arange(len(tokens), device=tokens.device), (tokens == mark).int().argmax(1)]
         return at_mark
 
@@ -208,11 +193,7 @@ def load_marked(
     processor.tokenizer.padding_side = "right"
     file = find_file(what, checkpoint)
     weights = own_names(read_weights(what, file))
-    if (words := weights.get("body.language_model.embed_tokens.weight")) is None:
-        raise ConfigError(f"{file} does not hold the {what}: no embeddings of words are in it")
-    if len(words) < len(processor.tokenizer):
-        raise ConfigError(f"{file} has {len(words)} words, fewer than the {len(processor.tokenizer)} of {base!r}")
-    config.get_text_config().vocab_size = len(words)
+    config.get_text_config().vocab_size = num_words(what, file, weights, base, len(processor.tokenizer))
     of_body = {name.removeprefix("body."): value for name, value in weights.items() if name.startswith("body.")}
     with loading(what, str(file), f"the weights of {family}"):
         body, report = _body_class(family).from_pretrained(

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from mmrl.core.contracts import ConfigError, Placement
 
 from .checkpoints import find_file, put_weights, read_weights
+from .qwen_vl import as_patches, num_words, states_of
 from .tiny import randomise
 from .tiny_qwen import tiny_config, tiny_tokenizer
 
@@ -21,7 +22,6 @@ MARKS = ("<|VQ_reward|>", "<|MQ_reward|>", "<|TA_reward|>")  # where the head is
 QUESTION = "DETAILED_PROMPT_WITH_SPECIAL_TOKEN"  # its name in that file
 ORIGIN = "prompt_template.py of github.com/KwaiVGI/VideoAlign"
 _VIDEO = "<|video_pad|>"
-_MEAN, _STD = (0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711)  # of pixels: CLIP's
 # How the published names begin, behind `base_model.model.`, and those of `VideoRewardNetwork`.
 _NAMES = (("visual.", "body.visual."), ("model.", "body.language_model."), ("rm_head.", "rm_head."))
 
@@ -40,44 +40,17 @@ class VideoRewardNetwork(nn.Module):
     def forward(self, frames: Tensor, tokens: Tensor, mask: Tensor, marks: Sequence[int]) -> Tensor:
         """Returns the raw scores [B, 3] at the three marks.
 
-        The places of tokens count from 0 on for text and video alike, as in the published code, where Qwen2-VL itself
-        has places in three dimensions.
-
         Args:
             frames: [B, F, 3, H, W] in [0, 1], F even, H and W multiples of 28. tokens: [B, L]; mask: [B, L], 1 where
                 they count, padded on the right.
         """
         config = self.body.config
-        patches, grid = as_patches(frames, config.vision_config)
-        seen = self.body.visual(patches.to(self.rm_head.weight.dtype), grid_thw=grid).pooler_output
-        embedded = self.body.get_input_embeddings()(tokens)
-        is_video = (tokens == config.video_token_id)[..., None].expand_as(embedded)
-        embedded = embedded.masked_scatter(is_video, seen.to(embedded.dtype))
-        places = torch.arange(tokens.shape[1], device=tokens.device).expand(3, len(tokens), -1)
-        states = self.body.language_model(
-            inputs_embeds=embedded, attention_mask=mask, position_ids=places, use_cache=False
-        ).last_hidden_state
+        seen = as_patches(frames, config.vision_config)
+        states = states_of(self.body, seen, tokens == config.video_token_id, tokens, mask)
         where = torch.stack([(tokens == mark).int().argmax(1) for mark in marks], 1)  # [B, 3]
         at_marks = states.gather(1, where[..., None].expand(-1, -1, states.shape[-1]))
         scores: Tensor = self.rm_head(at_marks)[..., 0].float()
         return scores
-
-
-def as_patches(frames: Tensor, vision: Any) -> tuple[Tensor, Tensor]:
-    """Returns frames [B, F, 3, H, W] in [0, 1] as the patches of Qwen2-VL, with a gradient, and their grids [B, 3].
-
-    The order is that of its processor: pairs of frames, then squares of patches that become one token.
-    """
-    size, merge, pair = vision.patch_size, vision.spatial_merge_size, vision.temporal_patch_size
-    mean, std = (torch.tensor(values, device=frames.device)[:, None, None] for values in (_MEAN, _STD))
-    batch, count, channels, height, width = frames.shape
-    rows, columns = height // size, width // size
-    blocks = ((frames - mean) / std).view(
-        batch, count // pair, pair, channels, rows // merge, merge, size, columns // merge, merge, size
-    )
-    blocks = blocks.permute(0, 1, 4, 7, 5, 8, 3, 2, 6, 9)
-    grid = torch.tensor([[count // pair, rows, columns]] * batch, device=frames.device)
-    return blocks.reshape(-1, channels * pair * size * size), grid
 
 
 @dataclass(frozen=True)
@@ -129,11 +102,7 @@ def load_video_reward(checkpoint: str, configuration: str, base: str, placement:
     tokenizer.padding_side = "right"
     file = find_file(WHAT, checkpoint)
     weights = merged(read_weights(WHAT, file), _lora_alpha(find_file("VideoReward configuration", configuration)))
-    if (words := weights.get("body.language_model.embed_tokens.weight")) is None:
-        raise ConfigError(f"{file} does not hold the {WHAT}: no embeddings of words are in it")
-    if len(words) < len(tokenizer):
-        raise ConfigError(f"{file} has {len(words)} words, fewer than the {len(tokenizer)} of {base!r} with the marks")
-    config.text_config.vocab_size = len(words)
+    config.text_config.vocab_size = num_words(WHAT, file, weights, base, len(tokenizer))
     with torch.random.fork_rng(devices=[]):  # the constructor draws weights that are replaced
         network = VideoRewardNetwork(config)
     put_weights(WHAT, file, network, weights)

@@ -11,12 +11,15 @@ import torch
 from torch import Tensor
 
 from mmrl.core.contracts import ConfigError, Placement
+from mmrl.core.data import Prompt
 
+from .resizing import check_finite
 from .tiny import byte_tokenizer, randomise
 
 if TYPE_CHECKING:
     from PIL.Image import Image
 
+IMAGE_MARK = "<image>"  # where an image stands in a prompt
 SIDE, PATCH = 32, 8  # of the images that a tiny twin sees, in pixels
 TEMPLATE = (
     "{% for message in messages %}USER: {% for part in message['content'] %}"
@@ -146,14 +149,10 @@ class Vlm:
             self.processor.apply_chat_template(chat, add_generation_prompt=True, tokenize=False) + reply
             for chat, reply in zip(chats, replies or [""] * len(chats), strict=True)
         ]
-        start = self.tokenizer.bos_token
-        is_opened = start is not None and texts[0].startswith(start)  # by the template; the tokenizer would again
         self.tokenizer.padding_side = side
-        options = {"padding": True, "add_special_tokens": not is_opened, "return_tensors": "pt"}
         if not self.sees_images:
-            return self.tokenizer(texts, **options).to(self.model.device)
-        shown = [list(own) for own in images] if any(images) else None
-        return self.processor(text=texts, images=shown, **options).to(self.model.device, self.model.dtype)
+            return self.tokenizer(texts, **_options(self.tokenizer, texts)).to(self.model.device)
+        return processed(self.processor, texts, images).to(self.model.device, self.model.dtype)
 
     @torch.no_grad()
     def next_log_probs(self, inputs: Any) -> Tensor:
@@ -173,6 +172,39 @@ class Vlm:
         return log_probs
 
 
+def processed(processor: Any, texts: Sequence[str], images: "Sequence[Sequence[Image]]") -> Any:
+    """Returns a processor's inputs of B texts of its chat template with their images, padded as its tokenizer does."""
+    shown = [list(own) for own in images] if any(images) else None
+    return processor(text=list(texts), images=shown, **_options(processor.tokenizer, texts))
+
+
+def _options(tokenizer: Any, texts: Sequence[str]) -> dict[str, Any]:
+    start = tokenizer.bos_token
+    is_opened = start is not None and texts[0].startswith(start)  # by the template; the tokenizer would again
+    return {"padding": True, "add_special_tokens": not is_opened, "return_tensors": "pt"}
+
+
+def chat_of(prompt: Prompt) -> list[dict[str, Any]]:
+    """Returns a prompt as the conversation of a chat template, after its own system message.
+
+    Its images stand at their marks, or before its text where there are not as many marks as images.
+    """
+    content: list[dict[str, Any]] = []
+    parts = prompt.text.split(IMAGE_MARK)
+    if len(parts) != len(prompt.media) + 1:
+        content = [{"type": "image"}] * len(prompt.media)
+        parts = ["".join(parts)]
+    for number, part in enumerate(parts):
+        content += [{"type": "image"}] * (number > 0) + [text_part(part)] * bool(part)
+    system = [] if prompt.system is None else [{"role": "system", "content": [text_part(prompt.system)]}]
+    return [*system, {"role": "user", "content": content}]
+
+
+def text_part(text: str) -> dict[str, str]:
+    """Returns a text as a part of a message."""
+    return {"type": "text", "text": text}
+
+
 def check_question(question: str) -> None:
     """Raises ValueError unless the question has a place for the prompt."""
     if "{prompt}" not in question:
@@ -183,8 +215,7 @@ def pictures(images: Tensor) -> "list[Image]":
     """Returns images [B, 3, H, W] in [0, 1] as pictures of 8 bits; raises ValueError for NaN or infinity."""
     from torchvision.transforms.v2.functional import to_pil_image
 
-    if not images.isfinite().all():
-        raise ValueError("images hold NaN or infinity; allowed are numbers in [0, 1]")
+    check_finite(images)
     levels = (images.float() * 255).round().clamp(0, 255).to("cpu", torch.uint8)
     return [to_pil_image(level) for level in levels]
 

@@ -13,8 +13,9 @@ from transformers import AutoTokenizer, Qwen2VLConfig, Qwen2VLModel, Qwen2VLVide
 
 from mmrl.core.contracts import ConfigError, RewardBatch
 from mmrl.core.data import Outputs, Prompt
+from mmrl.rewards.base.networks.qwen_vl import as_patches
 from mmrl.rewards.base.networks.resizing import within_pixels
-from mmrl.rewards.base.networks.video_reward import ORIGIN, QUESTION, VideoRewardNetwork, as_patches, merged
+from mmrl.rewards.base.networks.video_reward import ORIGIN, QUESTION, VideoRewardNetwork, merged
 from mmrl.rewards.base.published_questions import read_text
 from mmrl.rewards.models.video_align import VideoAlign, sampled_frames
 from tests.parameters import in_one_test
