@@ -22,8 +22,10 @@ from mmrl.core.data import WeightsName
 from mmrl.prompts.filtering import warn_cut
 from mmrl.prompts.stream import mixture
 from mmrl.reporting import trackers
+from mmrl.reporting.group_log import GroupLog
+from mmrl.reporting.metrics_log import MetricsLog
 from mmrl.reporting.report import write_report
-from mmrl.reporting.tracking import MetricsLog, Tracking
+from mmrl.reporting.tracking import Tracking
 from mmrl.run_directory import checkpoint_files, start
 from mmrl.run_directory.lock import RunLock
 from mmrl.run_directory.saved_state import check_state
@@ -116,7 +118,7 @@ def _train(
             bar.say(f"by the forecast of memory: {', '.join(f'{key} {size}' for key, size in numbers.items())}")
         for remark in _remarks(trainer, saved, metrics):
             bar.say(remark)
-        trainer.tracking = Tracking(metrics, run_trackers, bar)
+        trainer.tracking = Tracking(metrics, run_trackers, bar, GroupLog(path / "groups.jsonl"))
         _warn_cut(trainer)
     settings = config.model_dump(mode="json")
     if last_resort is not None:
