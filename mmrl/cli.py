@@ -430,8 +430,24 @@ def serve(
 
 
 @app.command()
-def report(source: Annotated[Path, typer.Argument(metavar="RUN", help="A run directory.")]) -> None:
-    """Write a run's report.html again."""
+def report(
+    source: Annotated[Path, typer.Argument(metavar="RUN", help="A run directory.")],
+    watch: Annotated[
+        bool, typer.Option("--watch", help="Show the report in a browser while the run trains; end it with Ctrl-C.")
+    ] = False,
+    port: Annotated[
+        int | None,
+        typer.Option("--port", min=0, max=65535, help="The port of --watch; 0: a free one. 8765 by default."),
+    ] = None,
+) -> None:
+    """Write a run's report.html again, or show it while the run trains."""
+    if watch:
+        from mmrl.commands.watch import watch as watch_run
+
+        watch_run(source, 8765 if port is None else port)
+        return
+    if port is not None:
+        raise ConfigError("--port is for --watch, which was not given")
     from mmrl.reporting.report import write_report
 
     print(write_report(source))

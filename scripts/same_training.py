@@ -3,8 +3,8 @@
     python scripts/same_training.py write BEFORE.json      # with one version of mmrl on PYTHONPATH
     python scripts/same_training.py compare BEFORE.json AFTER.json
 
-A record holds every metric but times and memory, as text of full precision, and the SHA-256 of every file of weights. Exit code 1
-where the records differ.
+A record holds every metric but times and memory, as text of full precision, and the SHA-256 of every file of weights.
+Exit code 1 where the records differ.
 """
 
 import argparse

@@ -1,7 +1,7 @@
 """The report's cards of curves: held-out score, rewards, diagnostics."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from html import escape
 
 from mmrl.reporting.charts import Line, line_chart
@@ -89,13 +89,49 @@ DIAGNOSTICS = (
     Diagnostic("Learning rate", {"optimizer/learning_rate": "learning rate"}, "per step", "As the schedule sets it."),
 )
 
+RESOURCES = (
+    Diagnostic(
+        "Time of an iteration",
+        {"time/iteration": "all", "time/rollout": "rollout", "time/update": "update"},
+        "seconds",
+        "Healthy: level. Growth means longer answers, or a machine that others use.",
+    ),
+    Diagnostic(
+        "Memory",
+        {"memory/rollout": "rollout", "memory/update": "update"},
+        "GiB",
+        "The peak of a GPU in each phase; on a CPU what the process holds after it. Steady growth is a leak.",
+    ),
+)
+
 
 @dataclass(frozen=True)
 class Charts:
-    """The cards to show, and the names of the metrics whose curves never move."""
+    """The cards to show, and the metrics whose curves never move."""
 
     cards: list[str]
-    constant: list[str]  # HTML: a title and its value
+    constant: list[tuple[str, str]]  # a title, and HTML of its value
+    single: list[tuple[str, str]] = field(default_factory=list)  # the same of metrics with one value so far
+
+
+def title_of(metric: str) -> str:
+    """Returns a metric's name in words: `optimizer/grad_scale` is `Optimizer: grad scale`."""
+    words = metric.replace("_", " ").replace("/", ": ", 1)
+    return words[:1].upper() + words[1:]
+
+
+def resource_curves(record: Record) -> list[str]:
+    """Returns the cards of time and memory over the iterations; none before there are two."""
+    charts = Charts([], [])
+    for diagnostic in RESOURCES:
+        lines = [
+            Line(name, series, colour=colour)
+            for colour, (metric, name) in zip((1, 3, 2), diagnostic.metrics.items(), strict=False)
+            if (series := record.finite(metric)) and len(series.values) > 1
+        ]
+        if lines:
+            charts.cards.append(_card(record, diagnostic.title, lines, diagnostic.unit, diagnostic.hint))
+    return charts.cards
 
 
 def score_curves(record: Record) -> list[str]:
@@ -146,7 +182,7 @@ def diagnostics(record: Record) -> Charts:
     charts = Charts([], [])
     known = {metric for diagnostic in DIAGNOSTICS for metric in diagnostic.metrics}
     others = [
-        Diagnostic(metric, {metric: metric}, "", "")
+        Diagnostic(title_of(metric), {metric: metric}, "", "")
         for metric in record.metrics
         if metric.startswith(("loss/", "optimizer/", "groups/")) and metric not in known
     ]
@@ -176,7 +212,8 @@ def _add(
         values = [f"{escape(line.name)} {value}" for line, value in zip(lines, values, strict=True)]
     else:
         values = values[:1]
-    charts.constant.append(f"{escape(title)} <b>{', '.join(values)}</b>")
+    is_single = all(len(line.series.values) == 1 for line in lines)
+    (charts.single if is_single else charts.constant).append((title, ", ".join(values)))
 
 
 def _is_level(line: Line) -> bool:

