@@ -26,12 +26,16 @@ def breakable(name: str) -> str:
     """Returns a name as HTML in which lines break behind `_`, `:`, `.` and `/`, and not elsewhere in a word
     that fits.
     """
-    return re.sub("([_:./])", r"\1<wbr>", escape(name, quote=False))
+    return re.sub("([_:./])", r"\1<wbr>", _without_directions(escape(name, quote=False)))
 
 
 def shown_text(text: str) -> str:
     """Returns a text of anybody's as HTML; marks that would turn the direction of the page's text are written out."""
-    return DIRECTIONS.sub(lambda mark: f"\\u{ord(mark[0]):04x}", escape(text))
+    return _without_directions(escape(text))
+
+
+def _without_directions(text: str) -> str:
+    return DIRECTIONS.sub(lambda mark: f"\\u{ord(mark[0]):04x}", text)
 
 
 def count(value: float) -> str:

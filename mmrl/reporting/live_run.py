@@ -5,12 +5,12 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from hashlib import blake2b
-from html import escape
 from pathlib import Path
 from threading import Lock
 from typing import Any
 
 from mmrl.reporting.findings import Finding, findings_list, findings_of
+from mmrl.reporting.formatting import shown_text
 from mmrl.reporting.page import Shown, head_of, links_to, sections_of
 from mmrl.reporting.prompt_groups import GroupRecord
 from mmrl.reporting.record import Record, Series, add_line, read_record_of
@@ -113,7 +113,7 @@ class LiveRun:
             self._read()
             self.parts = self._rendered()
         except ConfigError as error:
-            self.parts = {**self.parts, "notice": f'<p class="warning">{escape(str(error))}</p>'}
+            self.parts = {**self.parts, "notice": f'<p class="warning">{shown_text(str(error))}</p>'}
         self.version = blake2b(json.dumps(self.parts).encode(), digest_size=8).hexdigest()
 
     def _read(self) -> None:
@@ -133,7 +133,7 @@ class LiveRun:
     def _rendered(self) -> dict[str, str]:
         if not self._metrics:
             words = "The run has logged nothing yet. This page waits for its first iteration."
-            name = escape(self.run.resolve().name)
+            name = shown_text(self.run.resolve().name)
             head = f'<header><p class="eyebrow">mmrl training report</p><h1>{name}</h1><p class="lead">{words}</p></header>'
             return {"notice": "", "head": head, "findings": findings_list(self._findings)}
         record = read_record_of(self.run, self._metrics)

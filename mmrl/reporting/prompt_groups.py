@@ -1,4 +1,4 @@
-"""The groups of a run for people: those of the newest iteration from the best to the worst, and each prompt's history."""
+"""The groups of a run for people: the newest ones from the best to the worst, and the history of each prompt."""
 
 import json
 from array import array

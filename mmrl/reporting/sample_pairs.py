@@ -1,7 +1,5 @@
 """The report's pairs of samples, before and after: pictures, videos, or answers with the picture of the question."""
 
-from html import escape
-
 from PIL import Image
 
 from mmrl.reporting.formatting import breakable, number, shown_text
@@ -41,7 +39,7 @@ def _card(before: Sample, after: Sample, players: Players) -> str:
     )
     if conditions := before.condition_pictures():
         shown = "".join(
-            f'<p class="side">{escape(caption)}</p>{_image(picture, f"{caption}: {before.prompt}", LARGEST)}'
+            f'<p class="side">{shown_text(caption)}</p>{_image(picture, f"{caption}: {before.prompt}", LARGEST)}'
             for caption, picture in conditions
         )
         sides = f"<div>{shown}</div>{sides}"
@@ -83,13 +81,15 @@ def _picture(sample: Sample, label: str, largest: int) -> str:
 def _strip(picture: Image.Image, label: str) -> str:
     """Returns the frames of a video side by side."""
     uri = data_uri(picture, LARGEST_STRIP)
-    return f'<img class="strip" alt="{escape(label)}" width="{picture.width}" height="{picture.height}" src="{uri}">'
+    return (
+        f'<img class="strip" alt="{shown_text(label)}" width="{picture.width}" height="{picture.height}" src="{uri}">'
+    )
 
 
 def _image(picture: Image.Image, label: str, largest: int) -> str:
     crisp = ' class="crisp"' if is_tiny(picture) else ""
     return (
-        f'<img{crisp} alt="{escape(label)}" width="{picture.width}" height="{picture.height}" '
+        f'<img{crisp} alt="{shown_text(label)}" width="{picture.width}" height="{picture.height}" '
         f'src="{data_uri(picture, largest)}">'
     )
 

@@ -87,6 +87,8 @@ class _Handler(BaseHTTPRequestHandler):
         if path.removeprefix("/") in KINDS:
             text = self.page.samples(path.removeprefix("/"), query.get("iteration", ""))
             return self._answer(HTTPStatus.OK, text.encode(), "text/html; charset=utf-8")
+        if path == "/favicon.ico":  # browsers want one
+            return self._answer(HTTPStatus.NO_CONTENT, b"")
         if match := MEDIA.fullmatch(path):
             return self._file(self.page.run / match[1], TYPES[match[2]])
         self._answer(HTTPStatus.NOT_FOUND, b"there is no such page\n")
