@@ -134,7 +134,8 @@ class LiveRun:
         if not self._metrics:
             words = "The run has logged nothing yet. This page waits for its first iteration."
             name = shown_text(self.run.resolve().name)
-            head = f'<header><p class="eyebrow">mmrl training report</p><h1>{name}</h1><p class="lead">{words}</p></header>'
+            title = f'<p class="eyebrow">mmrl training report</p><h1>{name}</h1>'
+            head = f'<header>{title}<p class="lead">{words}</p></header>'
             return {"notice": "", "head": head, "findings": findings_list(self._findings)}
         record = read_record_of(self.run, self._metrics)
         shown = Shown(
