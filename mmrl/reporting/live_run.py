@@ -93,7 +93,7 @@ class LiveRun:
 
     def _seen(self) -> object:
         """Returns what changes where the run writes anything that the page shows; reads no file."""
-        return tuple(map(_stamp_of, self._files())) + (self._is_training(),)
+        return (*map(_stamp_of, self._files()), self._is_training())
 
     def _files(self) -> Iterator[Path]:
         yield from (self.run / name for name in (*LOGS, "summary.json", "config.yaml"))
