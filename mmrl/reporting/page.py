@@ -1,19 +1,18 @@
 """The report's page: its sections in the order of reading, as one HTML document that loads nothing."""
 
-from base64 import b64encode
 from collections.abc import Sequence
 from dataclasses import dataclass
-from hashlib import sha256
 from html import escape
 
-from mmrl.reporting.charts import library, share_bar
-from mmrl.reporting.curves import Charts, diagnostics, reward_breakdown, score_curves
+from mmrl.reporting.charts import share_bar
+from mmrl.reporting.curves import charts_grid, diagnostics, reward_breakdown, score_curves
+from mmrl.reporting.document import Section, document, grid
 from mmrl.reporting.formatting import count, duration, number
 from mmrl.reporting.headline import Headline, headline
 from mmrl.reporting.record import Record
 from mmrl.reporting.sample_pairs import about_pairs, pair_cards
 from mmrl.reporting.samples import Pairs
-from mmrl.reporting.theme import NUM_COLOURS, SCRIPT, STYLE
+from mmrl.reporting.theme import NUM_COLOURS
 from mmrl.reporting.trends import opposed
 
 TIME_PARTS = {
@@ -29,48 +28,24 @@ OF_REWARDS = "time/reward/"
 def page(record: Record, pairs: Pairs | None) -> str:
     """Returns the whole document."""
     sections = [
-        ("Curves", "curves", "", _grid("two", score_curves(record))),
-        ("Before and after", "samples", about_pairs(pairs), pair_cards(pairs)),
-        (
+        Section("Curves", "curves", "", grid("two", score_curves(record))),
+        Section("Before and after", "samples", about_pairs(pairs), pair_cards(pairs)),
+        Section(
             "Rewards",
             "rewards",
             "Each reward by itself; the band is one standard deviation over the samples of an iteration.",
-            _warnings(opposed(record)) + _charts(reward_breakdown(record)),
+            _warnings(opposed(record)) + charts_grid(reward_breakdown(record)),
         ),
-        ("Diagnostics", "diagnostics", "Is the optimizer healthy?", _charts(diagnostics(record))),
-        ("Where the time goes", "time", _time_about(record), _time(record)),
-        ("Settings", "settings", "", _settings(record.config)),
-        ("Versions", "versions", "", _versions(record)),
+        Section("Diagnostics", "diagnostics", "Is the optimizer healthy?", charts_grid(diagnostics(record))),
+        Section("Where the time goes", "time", _time_about(record), _time(record)),
+        Section("Settings", "settings", "", _settings(record.config)),
+        Section("Versions", "versions", "", _versions(record)),
     ]
-    present = [section for section in sections if section[3]]
-    links = "".join(f'<a href="#{anchor}">{title}</a>' for title, anchor, _, _ in present)
-    body = "".join(
-        f'<section id="{anchor}"><h2>{title}</h2><p class="about">{about}</p>{content}</section>'
-        for title, anchor, about, content in present
-    )
-    style, script = (of_uplot + own for of_uplot, own in zip(library(), (STYLE, SCRIPT), strict=True))
-    return (
-        '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
-        f'<meta http-equiv="Content-Security-Policy" content="{_policy(style, script)}">'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f"<title>{escape(record.name)} - mmrl</title><style>{style}</style></head><body><main>"
-        f"{_header(record, headline(record))}<nav>{links}</nav>{body}</main>"
-        f'<div id="tip" role="status"></div><script>{script}</script></body></html>\n'
-    )
+    return document(f"{record.name} - mmrl", _header(record, headline(record)), sections)
 
 
 def _warnings(notes: Sequence[str]) -> str:
     return "".join(f'<p class="warning">{note}</p>' for note in notes)
-
-
-def _policy(*texts: str) -> str:
-    """Returns the page's security policy: nothing loads but inlined media, and no style or script but these two."""
-    style, script = (b64encode(sha256(text.encode()).digest()).decode() for text in texts)
-    return (
-        "default-src 'none'; img-src data:; media-src data:; "
-        f"style-src 'sha256-{style}'; script-src 'sha256-{script}'; "
-        "base-uri 'none'; form-action 'none'"
-    )
 
 
 def _header(record: Record, numbers: Headline) -> str:
@@ -129,16 +104,6 @@ def _tile(name: str, value: str, more: str, kind: str = "") -> str:
 
 def _words(name: str) -> str:
     return escape(name.replace("_", " "))
-
-
-def _charts(charts: Charts) -> str:
-    """Returns a grid of the curves that move, and a line of the metrics that do not."""
-    level = f'<p class="constant">Constant: {"; ".join(charts.constant)}.</p>' if charts.constant else ""
-    return _grid("three", charts.cards) + level
-
-
-def _grid(columns: str, cards: Sequence[str]) -> str:
-    return f'<div class="grid {columns}">{"".join(cards)}</div>' if cards else ""
 
 
 def _time_about(record: Record) -> str:

@@ -73,10 +73,10 @@ def read_pairs(run: Path) -> Pairs | None:
 
     Raises ConfigError when a samples.json is not what a run writes.
     """
-    saved = sorted((int(path.parent.name), path) for path in run.glob("samples/*/samples.json") if _is_saved(path))
+    saved = list(saved_snapshots(run).items())
     if len(saved) < 2:
         return None
-    before, after = (_read_snapshot(*saved[end]) for end in (0, -1))
+    before, after = (read_snapshot(*saved[end]) for end in (0, -1))
     later = {(sample.prompt, sample.seed): sample for sample in after.samples}
     pairs = [
         (sample, later[sample.prompt, sample.seed])
@@ -84,6 +84,19 @@ def read_pairs(run: Path) -> Pairs | None:
         if (sample.prompt, sample.seed) in later
     ]
     return Pairs(before.iteration, after.iteration, pairs) if pairs else None
+
+
+def saved_snapshots(run: Path) -> dict[int, Path]:
+    """Returns the iterations at which a run saved samples, in order, each with its samples.json."""
+    return dict(sorted((int(path.parent.name), path) for path in run.glob("samples/*/samples.json") if _is_saved(path)))
+
+
+def read_snapshot(iteration: int, path: Path) -> Snapshot:
+    """Returns the samples of one iteration. Raises ConfigError where they are not what a run writes."""
+    entries = read_object(path, read_bytes(path)).get("samples")
+    if not isinstance(entries, list):
+        raise ConfigError(f"{path} is damaged: it needs a list 'samples', got {type(entries).__name__}")
+    return Snapshot(iteration, [_read_sample(path, entry) for entry in entries])
 
 
 def data_uri(picture: Image.Image, largest: int = LARGEST) -> str:
@@ -124,13 +137,6 @@ def is_tiny(picture: Image.Image) -> bool:
 
 def _is_saved(path: Path) -> bool:
     return path.parent.name.isdecimal()
-
-
-def _read_snapshot(iteration: int, path: Path) -> Snapshot:
-    entries = read_object(path, read_bytes(path)).get("samples")
-    if not isinstance(entries, list):
-        raise ConfigError(f"{path} is damaged: it needs a list 'samples', got {type(entries).__name__}")
-    return Snapshot(iteration, [_read_sample(path, entry) for entry in entries])
 
 
 def _read_sample(path: Path, entry: Any) -> Sample:
