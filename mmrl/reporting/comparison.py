@@ -37,6 +37,8 @@ STYLE = """
 .scroll .key { max-width: 20em; min-width: 8em; vertical-align: top; }
 .state { display: block; color: var(--soft); font-size: 12px; font-weight: 400; }
 .scroll .best { color: var(--good); font-weight: 600; }
+.legend .whole { color: var(--ink); font-weight: 600; min-width: 0; overflow-wrap: anywhere; }
+.warning { overflow-wrap: anywhere; }
 .beside { display: grid; gap: 12px; grid-template-columns: repeat(2, minmax(0, 1fr)); margin-top: auto; }
 .beside.of-3 { grid-template-columns: repeat(3, minmax(0, 1fr)); }
 .beside.of-4 { grid-template-columns: repeat(4, minmax(0, 1fr)); }
@@ -121,7 +123,8 @@ def _places(run: ComparedRun, series: Series, axes: Axes) -> tuple[list[float], 
 
 def _header(runs: Sequence[ComparedRun]) -> str:
     names = "".join(
-        f'<span><i class="swatch back-{run.colour}"></i><b>{breakable(run.label)}</b></span>' for run in runs
+        f'<span><i class="swatch back-{run.colour}"></i><span class="whole">{breakable(run.label)}</span></span>'
+        for run in runs
     )
     unfinished = [run.label for run in runs if not run.numbers.is_finished]
     measures = {run.numbers.measure for run in runs if run.numbers.measure}
