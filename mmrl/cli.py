@@ -454,6 +454,21 @@ def report(
 
 
 @app.command()
+def compare(
+    runs: Annotated[list[Path], typer.Argument(metavar="RUN RUN...", help="Two to eight run directories.")],
+    out: Annotated[Path | None, typer.Option("--out", help="The page to write; compare.html by default.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Write a page of several runs: curves on one axis, settings that differ, the same prompts side by side."""
+    from mmrl.reporting import compared_runs
+    from mmrl.reporting.report import write_comparison
+
+    compared = compared_runs.read_runs(runs)
+    page = None if as_json and out is None else write_comparison(compared, out or Path("compare.html"))
+    print(json.dumps(compared_runs.as_json(compared), indent=2) if as_json else page)
+
+
+@app.command()
 def export(
     source: Annotated[str, typer.Argument(metavar="RUN", help="A run directory.")],
     out: Annotated[

@@ -4,19 +4,28 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from html import escape
 
-from mmrl.reporting.charts import Line, line_chart
-from mmrl.reporting.formatting import count, number
+from mmrl.reporting.charts import Axis, Line, line_chart
+from mmrl.reporting.document import grid
+from mmrl.reporting.formatting import breakable, count, number
 from mmrl.reporting.record import Record, Series, held_out
 
 
 @dataclass(frozen=True)
 class Diagnostic:
-    """A chart of the optimizer's health, with a sentence on what a healthy one looks like."""
+    """A chart of some metrics, such as those of the optimizer's health, with a sentence on what to look for."""
 
     title: str
     metrics: dict[str, str]  # metric -> its name in the legend
     unit: str
     hint: str
+
+
+@dataclass(frozen=True)
+class Axes:
+    """The horizontal axes of all charts of a page."""
+
+    iterations: tuple[float, float]  # first, last
+    others: tuple[Axis, ...] = ()
 
 
 DIAGNOSTICS = (
@@ -130,13 +139,13 @@ def resource_curves(record: Record) -> list[str]:
             if (series := record.finite(metric)) and len(series.values) > 1
         ]
         if lines:
-            charts.cards.append(_card(record, diagnostic.title, lines, diagnostic.unit, diagnostic.hint))
+            charts.cards.append(card(Axes(record.span), diagnostic, lines))
     return charts.cards
 
 
 def score_curves(record: Record) -> list[str]:
     """Returns the cards of the held-out score, under further samplers too, and of the training reward."""
-    cards = []
+    cards, axes = [], Axes(record.span)
     lines = [
         Line(name or "held-out score", series, colour=colour)
         for name, colour in zip(["", *record.other_samplers], (1, 3, 4, 5, 6), strict=False)
@@ -146,13 +155,13 @@ def score_curves(record: Record) -> list[str]:
         hint = "Prompts that training never sees; iteration 0 is before training."
         if len(lines) > 1:
             hint += " The other curves are the same prompts under further samplers."
-        cards.append(_card(record, "Held-out score", lines, "score", hint))
+        cards.append(card(axes, Diagnostic("Held-out score", {}, "score", hint), lines))
     reward = _spread_line(record, "reward", "reward", colour=2)
     if reward:
         hint = "Mean over the samples of an iteration" + (
             "; the band is one standard deviation around it." if reward.spread else "."
         )
-        cards.append(_card(record, "Training reward", [reward], "reward", hint))
+        cards.append(card(axes, Diagnostic("Training reward", {}, "reward", hint), [reward]))
     return cards
 
 
@@ -173,7 +182,7 @@ def reward_breakdown(record: Record) -> Charts:
             if (series := record.finite(f"{held_out(other)}/{name}/mean"))
         ]
         if lines:
-            _add(charts, record, name, lines, "reward", "")
+            add_card(charts, Axes(record.span), Diagnostic(name, {}, "reward", ""), lines)
     return charts
 
 
@@ -196,16 +205,15 @@ def diagnostics(record: Record) -> Charts:
             if (series := record.finite(metric))
         ]
         broken = sum(record.metrics[metric].num_not_finite for metric in present)
-        _add(charts, record, diagnostic.title, lines, diagnostic.unit, diagnostic.hint, broken)
+        add_card(charts, Axes(record.span), diagnostic, lines, broken)
     return charts
 
 
-def _add(
-    charts: Charts, record: Record, title: str, lines: Sequence[Line], unit: str, hint: str, num_not_finite: int = 0
-) -> None:
+def add_card(charts: Charts, axes: Axes, chart: Diagnostic, lines: Sequence[Line], num_not_finite: int = 0) -> None:
     """Adds a card where something moves or is broken; else the words of a line."""
+    title = chart.title
     if num_not_finite or not all(_is_level(line) for line in lines):
-        charts.cards.append(_card(record, title, lines, unit, hint, num_not_finite))
+        charts.cards.append(card(axes, chart, lines, num_not_finite))
         return
     values = [_shown(line.series.values[-1], line.series.values) for line in lines]
     if len(set(values)) > 1:
@@ -225,23 +233,39 @@ def _is_level(line: Line) -> bool:
     )
 
 
-def _card(record: Record, title: str, lines: Sequence[Line], unit: str, hint: str, num_not_finite: int = 0) -> str:
+def charts_grid(charts: Charts) -> str:
+    """Returns a grid of the curves that move, and lists of the metrics that do not or have one value so far."""
+    lists = _levels("Never moved", charts.constant) + _levels("One value so far", charts.single)
+    return grid("three", charts.cards) + lists
+
+
+def _levels(title: str, levels: Sequence[tuple[str, str]]) -> str:
+    if not levels:
+        return ""
+    entries = "".join(f"<div><dt>{breakable(name)}</dt><dd>{value}</dd></div>" for name, value in levels)
+    return f'<div class="card levels"><h3>{title}</h3><dl>{entries}</dl></div>'
+
+
+def card(axes: Axes, chart: Diagnostic, lines: Sequence[Line], num_not_finite: int = 0) -> str:
+    """Returns a chart with its title, what the values were first and last, and its hint."""
+    title, hint = chart.title, chart.hint
     now = [_change(line.series.values) for line in lines]
     legend = "".join(
-        f'<span><i class="swatch back-{line.colour}"></i>{escape(line.name)} <b>{change}</b></span>'
+        f'<span><i class="swatch back-{line.colour}"></i><span class="name">{escape(line.name)}</span> '
+        f"<b>{change}</b></span>"
         for line, change in zip(lines, now, strict=True)
         if len(lines) > 1
     )
     changes = "; ".join(
         f"{line.name} from {number(line.series.values[0])} to {number(line.series.values[-1])}" for line in lines
     )
-    chart = line_chart(lines, unit, record.span, f"{title}: {changes}") if lines else ""
+    plot = line_chart(lines, chart.unit, axes.iterations, f"{title}: {changes}", axes.others) if lines else ""
     warning = f'<p class="hint down">{count(num_not_finite)} values were not finite.</p>' if num_not_finite else ""
     return (
         f'<figure class="card"><figcaption><h3>{escape(title)}</h3>'
         f'<span class="now">{now[0] if len(lines) == 1 else ""}</span></figcaption>'
         + (f'<div class="legend">{legend}</div>' if legend else "")
-        + chart
+        + plot
         + warning
         + (f'<p class="hint">{escape(hint)}</p>' if hint else "")
         + "</figure>"

@@ -9,9 +9,10 @@ from pathlib import Path
 from threading import Lock
 from typing import Any
 
+from mmrl.reporting.document import links_to
 from mmrl.reporting.findings import Finding, findings_list, findings_of
 from mmrl.reporting.formatting import shown_text
-from mmrl.reporting.page import Shown, head_of, links_to, sections_of
+from mmrl.reporting.page import Shown, head_of, sections_of
 from mmrl.reporting.prompt_groups import GroupRecord
 from mmrl.reporting.record import Record, Series, add_line, read_record_of
 from mmrl.reporting.sample_cards import Served, group_cards, over_time, sample_cards, some_of

@@ -1,18 +1,17 @@
 """The report's page: its sections in the order of reading, as one HTML document that loads nothing."""
 
-from base64 import b64encode
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from hashlib import sha256
 from html import escape
 
-from mmrl.reporting.charts import library, share_bar
-from mmrl.reporting.curves import Charts, diagnostics, resource_curves, reward_breakdown, score_curves
-from mmrl.reporting.formatting import breakable, count, duration, number, shown_text
+from mmrl.reporting.charts import share_bar
+from mmrl.reporting.curves import charts_grid, diagnostics, resource_curves, reward_breakdown, score_curves
+from mmrl.reporting.document import Section, grid, loading_nothing
+from mmrl.reporting.formatting import count, duration, number, shown_text
 from mmrl.reporting.headline import Headline, headline
 from mmrl.reporting.prompt_groups import GroupRecord, groups_about, groups_table, prompts_about, prompts_table
 from mmrl.reporting.record import Record
-from mmrl.reporting.theme import NUM_COLOURS, SCRIPT, STYLE
+from mmrl.reporting.theme import NUM_COLOURS
 from mmrl.reporting.trends import opposed
 
 TIME_PARTS = {
@@ -40,29 +39,9 @@ class Shown:
     groups: GroupRecord = field(default_factory=GroupRecord)
 
 
-@dataclass(frozen=True)
-class Section:
-    """One section of a page; its texts are HTML."""
-
-    title: str
-    anchor: str
-    about: str
-    content: str
-
-    def html(self) -> str:
-        """Returns the whole section."""
-        return (
-            f'<section id="{self.anchor}"><h2>{self.title}</h2><p class="about">{self.about}</p>'
-            f"{self.content}</section>"
-        )
-
-
 def page(record: Record, shown: Shown) -> str:
     """Returns the whole document of a report."""
-    sections = sections_of(record, shown)
-    style, script = (of_uplot + own for of_uplot, own in zip(library(), (STYLE, SCRIPT), strict=True))
-    body = head_of(record) + links_to(sections) + "".join(section.html() for section in sections)
-    return document(record.name, f"<main>{body}</main>", style, script, "img-src data:; media-src data:")
+    return loading_nothing(record.name, head_of(record), sections_of(record, shown))
 
 
 def sections_of(record: Record, shown: Shown) -> list[Section]:
@@ -72,7 +51,7 @@ def sections_of(record: Record, shown: Shown) -> list[Section]:
         groups += f'<p class="about after">{prompts_about(shown.groups)}</p>{histories}'
     sections = [
         Section("Findings", "findings", "What the run noticed about itself.", shown.findings),
-        Section("Curves", "curves", "", _grid("two", score_curves(record))),
+        Section("Curves", "curves", "", grid("two", score_curves(record))),
         Section(shown.samples_title, "samples", shown.samples_about, shown.samples),
         Section("Training rollouts", "rollouts", shown.rollouts_about, shown.rollouts),
         Section("Best and worst groups", "groups", groups_about(shown.groups), groups),
@@ -80,21 +59,15 @@ def sections_of(record: Record, shown: Shown) -> list[Section]:
             "Rewards",
             "rewards",
             "Each reward by itself; the band is one standard deviation over the samples of an iteration.",
-            _warnings(opposed(record)) + _charts(reward_breakdown(record)),
+            _warnings(opposed(record)) + charts_grid(reward_breakdown(record)),
         ),
-        Section("Diagnostics", "diagnostics", "Is the optimizer healthy?", _charts(diagnostics(record))),
+        Section("Diagnostics", "diagnostics", "Is the optimizer healthy?", charts_grid(diagnostics(record))),
         Section("Where the time goes", "time", _time_about(record), _time(record)),
-        Section("Time and memory over the run", "resources", "", _grid("two", resource_curves(record))),
+        Section("Time and memory over the run", "resources", "", grid("two", resource_curves(record))),
         Section("Settings", "settings", "", _settings(record.config)),
         Section("Versions", "versions", "", _versions(record)),
     ]
     return [section for section in sections if section.content]
-
-
-def links_to(sections: Sequence[Section]) -> str:
-    """Returns the links to all sections."""
-    links = "".join(f'<a href="#{one.anchor}">{one.title}</a>' for one in sections)
-    return f"<nav>{links}</nav>"
 
 
 def head_of(record: Record, status: str | None = None) -> str:
@@ -102,29 +75,8 @@ def head_of(record: Record, status: str | None = None) -> str:
     return _header(record, headline(record), status)
 
 
-def document(name: str, body: str, style: str, script: str, allowed: str) -> str:
-    """Returns a document with one style and one script; `allowed`: what its security policy lets it load."""
-    return (
-        '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
-        f'<meta http-equiv="Content-Security-Policy" content="{policy(style, script, allowed)}">'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f"<title>{shown_text(name)} - mmrl</title><style>{style}</style></head><body>{body}"
-        f'<div id="tip" role="status"></div><script>{script}</script></body></html>\n'
-    )
-
-
 def _warnings(notes: Sequence[str]) -> str:
     return "".join(f'<p class="warning">{note}</p>' for note in notes)
-
-
-def policy(style: str, script: str, allowed: str) -> str:
-    """Returns a page's security policy: no style or script but these two, and nothing loads but what is allowed."""
-    hashes = (b64encode(sha256(text.encode()).digest()).decode() for text in (style, script))
-    style, script = hashes
-    return (
-        f"default-src 'none'; {allowed}; style-src 'sha256-{style}'; script-src 'sha256-{script}'; "
-        "base-uri 'none'; form-action 'none'"
-    )
 
 
 def _header(record: Record, numbers: Headline, status: str | None) -> str:
@@ -184,23 +136,6 @@ def _tile(name: str, value: str, more: str, kind: str = "") -> str:
 
 def _words(name: str) -> str:
     return escape(name.replace("_", " "))
-
-
-def _charts(charts: Charts) -> str:
-    """Returns a grid of the curves that move, and lists of the metrics that do not or have one value so far."""
-    lists = _levels("Never moved", charts.constant) + _levels("One value so far", charts.single)
-    return _grid("three", charts.cards) + lists
-
-
-def _levels(title: str, levels: Sequence[tuple[str, str]]) -> str:
-    if not levels:
-        return ""
-    entries = "".join(f"<div><dt>{breakable(name)}</dt><dd>{value}</dd></div>" for name, value in levels)
-    return f'<div class="card levels"><h3>{title}</h3><dl>{entries}</dl></div>'
-
-
-def _grid(columns: str, cards: Sequence[str]) -> str:
-    return f'<div class="grid {columns}">{"".join(cards)}</div>' if cards else ""
 
 
 def _time_about(record: Record) -> str:

@@ -1,7 +1,10 @@
 """The report of a run for people: report.html in the run directory, and a picture of before and after."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
+from mmrl.reporting.compared_runs import ComparedRun
+from mmrl.reporting.comparison import comparison
 from mmrl.reporting.contact_sheet import contact_sheet
 from mmrl.reporting.findings import findings_list, read_findings
 from mmrl.reporting.page import Shown, page
@@ -47,4 +50,15 @@ def picture(run: Path, out: Path) -> Path:
         raise ConfigError(f"{run} holds no pictures of the same prompts at two iterations in samples/")
     out.parent.mkdir(parents=True, exist_ok=True)
     sheet.save(out, "PNG")
+    return out
+
+
+def write_comparison(runs: Sequence[ComparedRun], out: Path) -> Path:
+    """Writes the page of several runs, one file that loads nothing; returns `out`.
+
+    Raises ConfigError where saved samples are not what a run writes, and where `out` is a folder or lies in none.
+    """
+    if out.is_dir() or not out.absolute().parent.is_dir():
+        raise ConfigError(f"cannot write {str(out)!r}: it must be a file in a folder that is there")
+    replace_file(out, comparison(runs).encode(errors="xmlcharrefreplace"))  # names of folders may be no UTF-8
     return out

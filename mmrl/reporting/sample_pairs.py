@@ -1,5 +1,7 @@
 """The report's pairs of samples, before and after: pictures, videos, or answers with the picture of the question."""
 
+from collections.abc import Sequence
+
 from PIL import Image
 
 from mmrl.reporting.formatting import breakable, number, shown_text
@@ -25,16 +27,21 @@ def pair_cards(pairs: Pairs | None) -> str:
     if pairs is None:
         return ""
     shown, players = pairs.pairs[:MAX_PAIRS], Players()
-    answers = [sample for pair in shown for sample in pair if sample.text is not None]
-    is_large = any((picture := sample.picture()) and picture.width > WIDE for sample in answers)
-    is_wide = answers or any(sample.video is not None or sample.conditions for pair in shown for sample in pair)
-    room = " full" if is_large else " wide" if is_wide else ""
+    room = room_of([sample for pair in shown for sample in pair])
     return f'<div class="pairs{room}">{"".join(_card(before, after, players) for before, after in shown)}</div>'
+
+
+def room_of(samples: Sequence[Sample]) -> str:
+    """Returns the class of the room that a card needs: that of the whole page, of half of it, or of a third."""
+    answers = [sample for sample in samples if sample.text is not None]
+    is_large = any((picture := sample.picture()) and picture.width > WIDE for sample in answers)
+    is_wide = answers or any(sample.video is not None or sample.conditions for sample in samples)
+    return " full" if is_large else " wide" if is_wide else ""
 
 
 def _card(before: Sample, after: Sample, players: Players) -> str:
     sides = "".join(
-        f'<div><p class="side">{name}</p>{_output(sample, name, players)}</div>'
+        f'<div><p class="side">{name}</p>{output(sample, name, players)}</div>'
         for name, sample in (("before", before), ("after", after))
     )
     if conditions := before.condition_pictures():
@@ -57,7 +64,8 @@ def _card(before: Sample, after: Sample, players: Players) -> str:
     )
 
 
-def _output(sample: Sample, name: str, players: Players) -> str:
+def output(sample: Sample, name: str, players: Players) -> str:
+    """Returns the picture, the video or the answer of a sample; `name` says which one, for screen readers."""
     if sample.video is not None:
         picture = sample.picture()
         label = f"{name}: {sample.prompt}"

@@ -12,8 +12,8 @@ from typing import Any, ClassVar
 from urllib.parse import parse_qs, unquote, urlsplit
 
 from mmrl.reporting.charts import library
+from mmrl.reporting.document import document, policy
 from mmrl.reporting.live_run import KINDS, LiveRun
-from mmrl.reporting.page import document, policy
 from mmrl.reporting.theme import SCRIPT, STYLE
 from mmrl.reporting.watch_script import WATCH_SCRIPT, WATCH_STYLE
 from mmrl.system.errors import ConfigError
