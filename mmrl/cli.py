@@ -376,7 +376,10 @@ def agree(
     reward: RewardText,
     data: Annotated[str, typer.Argument(metavar="DATA", help="A file or folder of pairs, or OWNER/NAME of the hub.")],
     layout: Annotated[
-        str, typer.Option("--layout", help="pairs, mj_bench, vl_rewardbench, mm_rlhf or genai_bench: docs/judges.md.")
+        str,
+        typer.Option(
+            "--layout", help="pairs, votes, mj_bench, vl_rewardbench, mm_rlhf or genai_bench: docs/judges.md."
+        ),
     ] = "pairs",
     subset: Annotated[str | None, typer.Option("--subset", help="A configuration of a data set of the hub.")] = None,
     split: Annotated[
