@@ -331,8 +331,7 @@ def test_the_page_in_a_browser(tmp_path: Path) -> None:
                 tab.goto(url)
                 for number, key in enumerate(presses):
                     tab.wait_for_selector(f"#count:text('{number} of')")
-                    tab.wait_for_load_state("networkidle")
-                    assert all(tab.eval_on_selector_all("#outputs img", "all => all.map(one => one.naturalWidth)"))
+                    tab.eval_on_selector_all("#outputs img", "all => Promise.all(all.map(one => one.decode()))")
                     assert tab.evaluate("document.documentElement.scrollWidth") == width
                     assert (
                         tab.inner_text("#prompt") in PROMPTS and tab.query_selector("#voting script, #voting b") is None

@@ -48,7 +48,9 @@ def test_win_rates_by_hand(tmp_path: Path) -> None:
     # a: 2 wins, 1 tie, 2 wins of 5; b: half a win of 5; c: 2 of 2; d: 0 of 2
     expected = [(4.5 + 1) / 7, (0.5 + 1) / 7, 3 / 4, 1 / 4]
     torch.testing.assert_close(reward.score(batch_of("abcd")), torch.tensor(expected))
-    assert list(win_rates(VOTES, 0.0).values()) == pytest.approx([4.5 / 5, 0.5 / 5, 1.0, 0.0])
+    rates = win_rates(VOTES, 0.0)
+    found = [rates[question_digest("?", ()), text_digest(one)] for one in "abcd"]
+    assert found == pytest.approx([4.5 / 5, 0.5 / 5, 1.0, 0.0]) and len(rates) == 4
 
 
 def test_what_nobody_voted_on_is_not_judged(tmp_path: Path) -> None:
