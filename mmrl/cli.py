@@ -302,6 +302,48 @@ def score(
         raise typer.Exit(1)
 
 
+@app.command()
+def vote(
+    source: Annotated[
+        Path, typer.Argument(metavar="RUN", help="A run directory, or a folder that `mmrl sample` wrote.")
+    ],
+    against: Annotated[
+        Path | None, typer.Argument(metavar="[OTHER]", help="Another one, whose outputs RUN's are compared with.")
+    ] = None,
+    *,
+    voter: Annotated[str, typer.Option("--voter", help="Who votes; several people can vote on the same outputs.")],
+    form: Annotated[
+        str, typer.Option("--form", help="pairs: the better one of two; grid: the good ones of several.")
+    ] = "pairs",
+    size: Annotated[int, typer.Option("--size", help="Outputs of a grid, 2 to 9.")] = 4,
+    iteration: Annotated[
+        list[int] | None,
+        typer.Option("--iteration", help="A saved iteration of the run, at most two; the first and the last."),
+    ] = None,
+    limit: Annotated[int | None, typer.Option("--limit", min=1, help="The most tasks.")] = None,
+    seed: Annotated[int, typer.Option("--seed", help="Of which outputs meet, and of their order.")] = 0,
+    out: Annotated[
+        Path | None, typer.Option("--out", help="The file of the votes; RUN/votes.jsonl by default.")
+    ] = None,
+    port: Annotated[int, typer.Option("--port", min=0, max=65535, help="The port; 0: a free one.")] = 0,
+    browser: Annotated[bool, typer.Option("--browser/--no-browser", help="Open the page in a browser.")] = True,
+    summary: Annotated[
+        bool, typer.Option("--summary", help="Print the summary of the votes, and show no page.")
+    ] = False,
+) -> None:
+    """Let people compare outputs in a browser, blind; training, rewards and judges take their votes."""
+    from mmrl.commands.vote import summary_of
+    from mmrl.commands.vote import vote as vote_on
+    from mmrl.commands.vote_tasks import VoteSettings
+
+    settings = VoteSettings.checked(voter, form, size, tuple(iteration or ()), limit, seed)
+    sources = [source] if against is None else [source, against]
+    if summary:
+        print(summary_of(sources, settings, out=out))
+    else:
+        print(vote_on(sources, settings, out=out, port=port, is_opened=browser))
+
+
 judge_app = typer.Typer(help="Try a judge, or any reward, before it is learned from.", no_args_is_help=True)
 app.add_typer(judge_app, name="judge")
 RewardText = Annotated[str, typer.Argument(metavar="REWARD", help="A reward, with settings: 'text_judge prompt=...'.")]
@@ -334,7 +376,10 @@ def agree(
     reward: RewardText,
     data: Annotated[str, typer.Argument(metavar="DATA", help="A file or folder of pairs, or OWNER/NAME of the hub.")],
     layout: Annotated[
-        str, typer.Option("--layout", help="pairs, mj_bench, vl_rewardbench, mm_rlhf or genai_bench: docs/judges.md.")
+        str,
+        typer.Option(
+            "--layout", help="pairs, votes, mj_bench, vl_rewardbench, mm_rlhf or genai_bench: docs/judges.md."
+        ),
     ] = "pairs",
     subset: Annotated[str | None, typer.Option("--subset", help="A configuration of a data set of the hub.")] = None,
     split: Annotated[

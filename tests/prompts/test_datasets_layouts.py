@@ -28,8 +28,8 @@ GROUNDING = (
 )
 ANSWERS = ("columns", "trl", "easyr1", "geometry3k", "verl", "ms_swift", "r1_v")
 CLIPS = ("time_r1", "tvgbench", "charades_sta", "videochat_r1_charades", "video_r1", "nextgqa")
-PICTURELESS = ("given_images", "given_videos", "pick_a_pic", "unigenbench")  # of prompts
-GIVEN = ("given_images", "given_videos", "given_answers", "pick_a_pic")
+PICTURELESS = ("given_images", "given_videos", "pick_a_pic", "unigenbench", "votes", "vote_labels")  # of prompts
+GIVEN = ("given_images", "given_videos", "given_answers", "pick_a_pic", "votes", "vote_labels")
 EDITS = (
     "edit", "magic_brush", "instruct_pix2pix", "ultra_edit", "omni_edit", "gedit_bench", "pico_banana",
     "flow_grpo_edit", "vbench_i2v",
