@@ -1,7 +1,6 @@
 """RefCOCO, RefCOCO+ and RefCOCOg as Qwen-VL and InternVL evaluate on them: `image`, `sent`, `bbox`, one phrase a line."""
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, ClassVar
 
 from mmrl.core.data import Prompt
@@ -14,9 +13,8 @@ from mmrl.prompts.row_pictures import BadRow
 class RefCoco:
     """Phrases with one box, x1, y1, x2, y2 in pixels: `refcoco_testA.jsonl` and its seven kin.
 
-    Yu et al. 2016, arXiv 1608.00272; Mao et al. 2016, arXiv 1511.02283. `target.file` is the name of the file without
-    its ending, such as `refcoco_testA`, which tells the parts of a list of files apart. Where `width` and `height` are
-    there, the image must have this size: on resized copies every box is wrong.
+    Yu et al. 2016, arXiv 1608.00272; Mao et al. 2016, arXiv 1511.02283. Where `width` and `height` are there, the
+    image must have this size: on resized copies every box is wrong.
     """
 
     file: ClassVar[FileType] = "jsonl"
@@ -26,9 +24,10 @@ class RefCoco:
         media = (row.needed_image(["image"]),)
         size = tuple(row.take(name) for name in ("width", "height"))
         if None not in size and size != media[0].size:
-            raise BadRow(f"width and height are {size}, but the image has {media[0].size[0]} x {media[0].size[1]} pixels")
-        place = row.place.rpartition(", ")[0]  # without the line
-        return row.prompt(row.text("sent"), media, {"box": row.box("bbox", media), "file": Path(place).stem})
+            raise BadRow(
+                f"width and height are {size}, but the image has {media[0].size[0]} x {media[0].size[1]} pixels"
+            )
+        return row.prompt(row.text("sent"), media, {"box": row.box("bbox", media)})
 
     def row(self, example: Example) -> dict[str, Any]:
         return {
