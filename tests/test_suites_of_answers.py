@@ -17,7 +17,7 @@ PLANTED = {
                       0.5, {"kinds": 2 / 3}),
     "screenspot_pro": ([("", 1.0), ("", 0.0), ("", 0.0)], 1 / 3, {}),
     "osworld_g": ([("", 1.0), ("", 1.0), ("", 0.0)], 2 / 3, {}),
-    "android_control": ([("low", 1.0), ("low", 0.5), ("high", 0.5), ("high", 0.0)], 0.25, {"type": 0.75}),
+    "android_control": ([("low", 1.0), ("low", 0.5), ("high", 0.5), ("high", 0.0)], 0.25, {"type": 0.75, "actions": 0.25}),
     "refcoco": ([("testA", 0.5), ("testA", 0.4999), ("val", 0.9)], 2 / 3, {"mean_iou": 1.8999 / 3}),
     "refcoco_plus": ([("testA", 0.2), ("testA", 0.6)], 0.5, {"mean_iou": 0.4}),
     "refcocog": ([("val", 0.7), ("test", 0.3)], 0.5, {"mean_iou": 0.5}),

@@ -1,4 +1,4 @@
-"""RefCOCO, RefCOCO+ and RefCOCOg as Qwen-VL and InternVL evaluate on them: `image`, `sent`, `bbox`, one phrase a line."""
+"""RefCOCO and its kin as Qwen-VL and InternVL evaluate on them: `image`, `sent`, `bbox`, one phrase a line."""
 
 from dataclasses import dataclass
 from typing import Any, ClassVar

@@ -96,8 +96,8 @@ def test_a_polygon_agrees_with_masks_on_the_centres_of_pixels() -> None:
     from mmrl.rewards.base.masks import pixels_of, read_shape
 
     corners = ((3.3, 2.1), (37.7, 11.9), (12.2, 35.6))
-    true = pixels_of(read_shape([[side for corner in corners for side in corner]]), Canvas((40, 40), (40, 40), "original"),
-                     is_answer=False)  # fmt: skip
+    shape = read_shape([[side for corner in corners for side in corner]])
+    true = pixels_of(shape, Canvas((40, 40), (40, 40), "original"), is_answer=False)
     assert [[holds(corners, (x + 0.5, y + 0.5)) for x in range(40)] for y in range(40)] == true.tolist()
 
 
