@@ -247,12 +247,47 @@ def sample(
 
 @app.command()
 def evaluate(
-    source: Source, overrides: Overrides = None, weights: Which = None, at: At = "last", as_json: Json = False
+    source: Source,
+    overrides: Overrides = None,
+    weights: Which = None,
+    at: At = "last",
+    suite: Annotated[
+        list[str] | None,
+        typer.Option("--suite", help="A benchmark by its name (`mmrl list suites`) or its file; may be given again."),
+    ] = None,
+    data: Annotated[
+        Path | None, typer.Option("--data", help="With --suite: the folder or file of its data, as published.")
+    ] = None,
+    limit: Annotated[
+        int | None, typer.Option("--limit", min=1, help="With --suite: a try on so many prompts, evenly spread.")
+    ] = None,
+    tiny: Annotated[
+        bool,
+        typer.Option("--tiny", help="With --suite and a config: on small random twins of the model and the judge."),
+    ] = False,
+    out: Annotated[
+        Path | None, typer.Option("--out", help="With --suite: the folder to write; RUN/suites by default.")
+    ] = None,
+    as_json: Json = False,
 ) -> None:
-    """Score a run's weights (or those of a config, untrained) on its held-out prompts."""
+    """Score a run's weights (or those of a config, untrained) on its held-out prompts, or by suites."""
+    which, checkpoint = weights_named(weights), checkpoint_named(at)
+    if suite:
+        from mmrl.commands.suite import Wanted, evaluate_suites
+        from mmrl.commands.suite_card import markdown
+
+        wanted = Wanted(source, which, checkpoint, overrides or [], data=data, limit=limit, is_tiny=tiny, out=out)
+        with redirect_stdout(sys.stderr) if as_json else nullcontext():  # what a reward prints is no JSON
+            cards = evaluate_suites(wanted, suite)
+        if is_main():
+            print(json.dumps(cards, indent=2) if as_json else "\n".join(map(markdown, cards)))
+        return
+    given = {"--data": data, "--limit": limit, "--tiny": tiny or None, "--out": out}
+    if alone := [name for name, value in given.items() if value is not None]:
+        raise ConfigError(f"{', '.join(alone)} goes with --suite; `mmrl list suites` names the suites")
     from mmrl.commands.train import evaluate as evaluate_weights
 
-    result = evaluate_weights(source, weights_named(weights), checkpoint_named(at), overrides or [])
+    result = evaluate_weights(source, which, checkpoint, overrides or [])
     if is_main():
         show(result.metrics, as_json)
 

@@ -1,6 +1,6 @@
 """From a config to the parts of a run: plug-ins by name, checked against each other, put together as a trainer."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from inspect import signature
@@ -10,13 +10,13 @@ from typing import Any
 import torch
 
 from mmrl.assembly import batches
-from mmrl.assembly.compatibility import EvaluationParts, Parts, check_pairs, final_weights
+from mmrl.assembly.compatibility import EvaluationParts, Parts, check_evaluation, check_pairs, final_weights
 from mmrl.assembly.costs import requires_reference
 from mmrl.assembly.group_checks import check_groups
 from mmrl.assembly.memory import check_memory, place
 from mmrl.assembly.reward_checks import check_coordinates
 from mmrl.core import plugins
-from mmrl.core.config import EvaluationSettings, Plugin, RunConfig
+from mmrl.core.config import DatasetSettings, EvaluationSettings, Plugin, RunConfig
 from mmrl.core.contracts import (
     AdapterScoring,
     Closing,
@@ -156,17 +156,9 @@ def _prepared(config: RunConfig, parts: Parts, processes: Processes) -> Parts:
     processes.shard(parts.policy)
     with processes.lockstep():
         parts = _readable_parts(config, parts)
-    weights = parts.policy.weights
-    if config.warm_start is not None:
-        try:
-            weights.start_from(_trained_of(Path(config.warm_start)))
-        except ConfigError:
-            raise
-        except ValueError as error:
-            raise ConfigError(f"warm_start: {config.warm_start} holds another model: {error}") from error
-    place(config.memory, weights)
+    _start_weights(config, parts.policy)
     for which in _copies(config, parts):
-        weights.keep(which)
+        parts.policy.weights.keep(which)
     if isinstance(parts.policy, Prefetching):
         parts.policy.use_workers(config.data.workers_on(processes.device.type), config.data.ahead_bytes)
     if isinstance(parts.policy, Differentiable):
@@ -222,17 +214,24 @@ def _replay(config: RunConfig, parts: Parts, processes: Processes) -> Replay | N
 def _evaluator(config: RunConfig, parts: Parts, processes: Processes, num_samples: int) -> Evaluator | None:
     if parts.evaluation is None:
         return None
-    settings = parts.evaluation.settings
+    return _evaluator_of(config, parts.policy, parts.evaluation, processes, num_samples)
+
+
+def _evaluator_of(
+    config: RunConfig, policy: Modality, evaluation: EvaluationParts, processes: Processes, num_samples: int
+) -> Evaluator:
+    """Returns the evaluator, its judges loaded. `num_samples`: that are sampled at once."""
+    settings = evaluation.settings
     with processes.lockstep():
-        parts.evaluation.scorer.prepare(processes.placement)
-        for sampler in (parts.evaluation.sampler, *parts.evaluation.also.values()):
+        evaluation.scorer.prepare(processes.placement)
+        for sampler in (evaluation.sampler, *evaluation.also.values()):
             during_sampling.prepare(sampler, processes.placement)
     return Evaluator(
-        policy=parts.policy,
-        sampler=parts.evaluation.sampler,
-        scorer=parts.evaluation.scorer,
+        policy=policy,
+        sampler=evaluation.sampler,
+        scorer=evaluation.scorer,
         processes=processes,
-        prompts=parts.evaluation.prompts,
+        prompts=evaluation.prompts,
         weights=final_weights(config),
         samples_per_prompt=settings.samples_per_prompt,
         seed=settings.seed,
@@ -241,6 +240,65 @@ def _evaluator(config: RunConfig, parts: Parts, processes: Processes, num_sample
         saved_samples=settings.saved_samples,
         by=settings.by,
     )
+
+
+def build_evaluated(
+    config: RunConfig, policy: Modality, settings: EvaluationSettings, sources: Sequence[DatasetSettings]
+) -> EvaluationParts:
+    """Builds and checks what an evaluation on other prompts needs, and nothing of the training; loads the prompts.
+
+    Raises ConfigError as `build` does.
+    """
+    scorer = build_scorer(settings.rewards or config.rewards, config.scoring)
+    sampler = plugins.build("samplers", settings.sampler)
+    needed = during_sampling.with_sampler_rewards(scorer.demands, {"sampler": sampler})
+    prompts = tuple(prompt for source in sources for prompt in load_prompts(source, needed))
+    parts = EvaluationParts(settings, sampler, {}, scorer, prompts)
+    check_evaluation(config, policy, parts)
+    check_coordinates(policy, (scorer,))
+    if batches.ANSWERS in batches.autos(config):
+        raise ConfigError("modality.answer_batch is auto, which training chooses; here it needs a number")
+    if policy.sample_kind == "latents" and reader_of(policy) is None and any(prompt.media for prompt in prompts):
+        raise ConfigError(f"the prompts have images, and modality {config.modality['name']!r} takes none")
+    return parts
+
+
+def make_evaluator(
+    config: RunConfig, policy: Modality, evaluation: EvaluationParts, sources: Sequence[DatasetSettings]
+) -> Evaluator:
+    """Loads the weights that an evaluation needs, those of the policy and of its judges, and no others.
+
+    Raises ConfigError where they cannot be loaded, and for a prompt that the policy cannot read.
+    """
+    if config.threads is not None:
+        torch.set_num_threads(config.threads)
+    _set_tf32(config.tf32)
+    processes = Processes(config.precision, config.sharding)
+    torch.manual_seed(seed_from(config.seed, "initial weights"))
+    with processes.lockstep():
+        policy.prepare(processes.placement)
+        check_coordinates(policy, (evaluation.scorer,))
+    processes.shard(policy)
+    with processes.lockstep():
+        if (reader := reader_of(policy)) is not None:
+            evaluation = replace(evaluation, prompts=readable(reader, evaluation.prompts, sources[0]))
+    _start_weights(config, policy)
+    if isinstance(policy, Prefetching):
+        policy.use_workers(config.data.workers_on(processes.device.type), config.data.ahead_bytes)
+    num_samples = (config.rollout_groups or config.prompts_per_iteration) * config.group_size
+    return _evaluator_of(config, policy, evaluation, processes, num_samples)
+
+
+def _start_weights(config: RunConfig, policy: Modality) -> None:
+    """Puts the weights of an earlier run in place, where this one starts from them, and places what is trained."""
+    if config.warm_start is not None:
+        try:
+            policy.weights.start_from(_trained_of(Path(config.warm_start)))
+        except ConfigError:
+            raise
+        except ValueError as error:
+            raise ConfigError(f"warm_start: {config.warm_start} holds another model: {error}") from error
+    place(config.memory, policy.weights)
 
 
 def _stream(config: RunConfig, scorer: Scorer, sampler: Sampler) -> PromptStream:

@@ -174,7 +174,8 @@ def check_pairs(config: RunConfig, parts: Parts) -> None:
     check_coordinates(parts.policy, parts.scorers)
     check_best(parts.scorer, parts.advantage, config.advantage["name"])
     if parts.evaluation is not None:
-        _check_evaluation(config, parts, parts.evaluation)
+        check_evaluation(config, parts.policy, parts.evaluation)
+        _check_evaluated_weights(config, parts.loss)
 
 
 def _check_plan(config: RunConfig, parts: Parts, plan: GroupPlan) -> None:
@@ -200,8 +201,9 @@ def _check_plan(config: RunConfig, parts: Parts, plan: GroupPlan) -> None:
     check_ahead(config, parts.policy, parts.sampler, parts.loss, plan)
 
 
-def _check_evaluation(config: RunConfig, parts: Parts, evaluation: EvaluationParts) -> None:
-    settings, policy = evaluation.settings, parts.policy
+def check_evaluation(config: RunConfig, policy: Modality, evaluation: EvaluationParts) -> None:
+    """Raises ConfigError for parts of an evaluation that cannot work together, or not with the policy."""
+    settings = evaluation.settings
     samplers = {"sampler": (settings.sampler, evaluation.sampler)}
     samplers |= {f"also.{name}": (settings.also[name], sampler) for name, sampler in evaluation.also.items()}
     for name, (own, sampler) in samplers.items():
@@ -221,7 +223,6 @@ def _check_evaluation(config: RunConfig, parts: Parts, evaluation: EvaluationPar
     for term in evaluation.scorer.terms:
         refuse_thought(term.name, term.reward, "an evaluation", "; give the evaluation rewards of its own")
     check_evaluated(evaluation.scorer)
-    _check_evaluated_weights(config, parts.loss)
 
 
 def _check_group_size(config: RunConfig, parts: Parts, plan: GroupPlan) -> None:

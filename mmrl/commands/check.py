@@ -24,6 +24,7 @@ from mmrl.core.contracts import (
     AdapterScoring,
     EngineTwinned,
     Holding,
+    Modality,
     Placement,
     PromptSharing,
     Provable,
@@ -58,7 +59,7 @@ def plan_summary(config: RunConfig, num_processes: int = 1) -> dict[str, Any]:
     named, and synthetic rows of their layout are checked in their place. Raises ConfigError for an invalid config.
     """
     with tempfile.TemporaryDirectory(prefix="mmrl-check-") as name:
-        prompts, missing = with_stand_ins(config.prompts, Path(name), config.seed, roles=_roles(config))
+        prompts, missing = with_stand_ins(config.prompts, Path(name), config.seed, roles=roles_of(config))
         parts = build(config.model_copy(update={"prompts": prompts}))
         if not missing:
             parts = judged_by_settings(config, parts)
@@ -109,7 +110,7 @@ def gpu_forecast(config: RunConfig, gpu: str, prompt_tokens: int) -> dict[str, A
     Raises ConfigError for an invalid config, an unknown GPU, or a model whose architecture is not known.
     """
     with tempfile.TemporaryDirectory(prefix="mmrl-check-") as name:
-        prompts, _ = with_stand_ins(config.prompts, Path(name), config.seed, roles=_roles(config))
+        prompts, _ = with_stand_ins(config.prompts, Path(name), config.seed, roles=roles_of(config))
         parts = build(config.model_copy(update={"prompts": prompts}))
     numbers = batches.fitting_on(config, parts, known_gpu(gpu), prompt_tokens)
     sized, parts = batches.with_numbers(config, numbers), batches.parts_with_numbers(parts, numbers)
@@ -159,22 +160,21 @@ def check_tiny(config: RunConfig) -> dict[str, Any]:
     with tempfile.TemporaryDirectory(prefix="mmrl-check-") as name:
         small = _shrunk(config)
         small = small.model_copy(
-            update={"prompts": tiny_prompts(config.prompts, Path(name) / "data", config.seed, roles=_roles(config))}
+            update={"prompts": tiny_prompts(config.prompts, Path(name) / "data", config.seed, roles=roles_of(config))}
         )
         _, missing = with_stand_ins(config.prompts, Path(name) / "missing", config.seed)
         built = build(small)
         with ExitStack() as stack:
-            for one in _shrinking(built):
+            for one in shrinking(built.policy, built.scorers):
                 stack.enter_context(one.shrunk())
             findings = _tried(_twins(built, small, Path(name)), small, Path(name), is_restated=bool(missing))
         return {"rows made up in place of": ", ".join(missing)} | findings if missing else findings
 
 
-def _shrinking(parts: Parts) -> list[Shrinking]:
+def shrinking(policy: Modality, scorers: Sequence[Scorer]) -> list[Shrinking]:
     """Returns the policy and the rewards, inner ones too, whose twins are small while constants of libraries are."""
-    scorers = [parts.scorer, *([] if parts.evaluation is None else [parts.evaluation.scorer])]
     rewards = [reward for scorer in scorers for term in scorer.terms for reward in _with_inner(term.reward)]
-    return [one for one in (parts.policy, *rewards) if isinstance(one, Shrinking)]
+    return [one for one in (policy, *rewards) if isinstance(one, Shrinking)]
 
 
 def _with_inner(reward: Reward) -> Iterator[Reward]:
@@ -215,7 +215,7 @@ def _tried(twins: Parts, config: RunConfig, folder: Path, *, is_restated: bool) 
     return findings | _proof(twins)
 
 
-def _roles(config: RunConfig) -> list[Role]:
+def roles_of(config: RunConfig) -> list[Role]:
     """Returns the roles of the images that the policy's settings ask of each prompt."""
     names = config.modality.get("conditions") or ("image",) * max(1, int(config.modality.get("condition_images", 1)))
     return [role_of(str(name)) for name in names]
@@ -242,8 +242,8 @@ def _shrunk(config: RunConfig) -> RunConfig:
             "num_prompts": TINY_EVALUATED,
             "samples_per_prompt": 1,
             "saved_samples": 1,
-            "sampler": _short(config.evaluation.sampler),
-            "also": {name: _short(sampler) for name, sampler in config.evaluation.also.items()},
+            "sampler": shortened_sampler(config.evaluation.sampler),
+            "also": {name: shortened_sampler(sampler) for name, sampler in config.evaluation.also.items()},
         }
     )
     return config.model_copy(
@@ -255,7 +255,7 @@ def _shrunk(config: RunConfig) -> RunConfig:
             # a process of its own would load the model, not its twin
             "rollout": config.rollout if config.rollout.devices is None else RolloutSettings(),
             "group_size": _smallest_group(config, compared),
-            "sampler": _short(config.sampler),
+            "sampler": shortened_sampler(config.sampler),
             "evaluation": evaluation,
             "trackers": (),
             "warm_start": None,
@@ -269,7 +269,7 @@ def _smallest_group(config: RunConfig, compared: int) -> int:
 
     A tree has a fixed number of leaves.
     """
-    sampler = plugins.build("samplers", _short(config.sampler))
+    sampler = plugins.build("samplers", shortened_sampler(config.sampler))
     policy = plugins.build("modalities", resolve_lab(config.modality))
     for size in range(max(TINY_GROUP_SIZE, compared), config.group_size):
         with suppress(ConfigError):
@@ -279,7 +279,7 @@ def _smallest_group(config: RunConfig, compared: int) -> int:
     return config.group_size
 
 
-def _short(sampler: Plugin) -> Plugin:
+def shortened_sampler(sampler: Plugin) -> Plugin:
     """Returns the sampler's settings with a small budget of tokens, where it has one."""
     budget = sampler.get("max_tokens")
     return sampler if not isinstance(budget, int) else {**sampler, "max_tokens": min(budget, TINY_TOKENS)}
@@ -287,18 +287,11 @@ def _short(sampler: Plugin) -> Plugin:
 
 def _twins(parts: Parts, config: RunConfig, folder: Path) -> Parts:
     """Returns the parts with random twins of everything that would load weights; an embedded lab is tiny already."""
-    policy, seed = parts.policy, config.seed
-    if lab_of(config.modality) is None:
-        policy = policy.tiny(config.seed, folder / "twins" / "policy")
-    elif isinstance(policy, EngineTwinned):
-        policy = policy.with_tiny_engine()
+    seed = config.seed
+    policy = twin_policy(config, parts.policy, folder / "twins" / "policy")
 
     def twin(scorer: Scorer, name: str) -> Scorer:
-        terms = tuple(
-            replace(term, reward=during_sampling.twin(term.reward, seed, folder / "twins" / name / str(number)))
-            for number, term in enumerate(scorer.terms)
-        )
-        return replace(scorer, terms=terms)
+        return twin_scorer(scorer, seed, folder / "twins" / name)
 
     evaluation = parts.evaluation
     if evaluation is not None:
@@ -313,6 +306,22 @@ def _twins(parts: Parts, config: RunConfig, folder: Path) -> Parts:
         assert isinstance(policy, AdapterScoring), "checked when the parts were built"
         policy.write_tiny_adapter(seed, Path(adapter))
     return replace(parts, policy=policy, sampler=sampler, scorer=scorer, evaluation=evaluation)
+
+
+def twin_policy(config: RunConfig, policy: Modality, folder: Path) -> Modality:
+    """Returns a random twin of a policy, written to `folder`; an embedded lab is tiny already."""
+    if lab_of(config.modality) is None:
+        return policy.tiny(config.seed, folder)
+    return policy.with_tiny_engine() if isinstance(policy, EngineTwinned) else policy
+
+
+def twin_scorer(scorer: Scorer, seed: int, folder: Path) -> Scorer:
+    """Returns the scorer with random twins of the rewards that load weights, written to `folder`."""
+    terms = tuple(
+        replace(term, reward=during_sampling.twin(term.reward, seed, folder / str(number)))
+        for number, term in enumerate(scorer.terms)
+    )
+    return replace(scorer, terms=terms)
 
 
 def _restated(parts: Parts) -> Parts:

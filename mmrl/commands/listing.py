@@ -8,13 +8,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import takewhile
 from typing import Any
 
-from mmrl.commands import families, recipes, systems
+from mmrl.commands import families, recipes, suites, systems
 from mmrl.core import plugins
 from mmrl.core.config import SHIPPED, shipped_names
 from mmrl.system import spelling
 from mmrl.system.errors import ConfigError
 
-KINDS = ("configs", "recipes", "families", "systems", *plugins.KINDS, "layouts", "labs")
+KINDS = ("configs", "recipes", "families", "systems", "suites", *plugins.KINDS, "layouts", "labs")
 
 
 def rows(kind: str) -> list[dict[str, Any]]:
@@ -27,6 +27,8 @@ def rows(kind: str) -> list[dict[str, Any]]:
         return families.rows()
     if kind == "systems":
         return systems.rows()
+    if kind == "suites":
+        return suites.rows()
     if not kind:
         raise ConfigError(f"list needs a kind: {', '.join(KINDS)}")
     if kind not in KINDS:

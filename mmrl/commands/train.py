@@ -260,8 +260,8 @@ def restored(
     Raises:
         ConfigError: there is no such run, checkpoint or copy of the weights.
     """
-    folder, is_run = Path(source), _is_run(source)
-    saved = _read_beside(folder, at) if is_run else None  # first: an edited config.yaml is named by its keys
+    folder, has_run = Path(source), is_run(source)
+    saved = checkpoint_beside(folder, at) if has_run else None  # first: an edited config.yaml is named by its keys
     config = config_of(source, overrides)
     config = config.model_copy(update={"rollout": RolloutSettings()})  # nothing is sampled ahead
     if is_whole:
@@ -273,7 +273,7 @@ def restored(
             trainer.restore(saved)
             if at == "last" and trainer.processes.is_main:
                 _report_better(trainer)
-        weights = which or (final_weights(config) if is_run else "trained")
+        weights = which or (final_weights(config) if has_run else "trained")
         if not trainer.policy.weights.has(weights):
             present = ", ".join(["trained", *trainer.policy.weights.kept])
             raise ConfigError(f"{source} keeps no {weights!r} weights; it has {present}")
@@ -339,24 +339,25 @@ def export(source: str, out: Path, which: WeightsName | None = None, at: Literal
     return out
 
 
-def _is_run(source: str) -> bool:
+def is_run(source: str) -> bool:
+    """Returns whether a source is a run directory, and no config."""
     return (Path(source) / "config.yaml").is_file()
 
 
 def config_of(source: str, overrides: Sequence[str] = ()) -> RunConfig:
     """Returns the config of a run directory, a file or a shipped name. Raises ConfigError where there is none."""
     folder = Path(source)
-    if folder.is_dir() and not _is_run(source) and source not in shipped_names():
+    if folder.is_dir() and not is_run(source) and source not in shipped_names():
         raise ConfigError(f"there is no run in {folder}: it has no config.yaml")
     if not folder.exists() and source not in shipped_names():
         hint = near_config(source)
         raise ConfigError(f"there is no run {source!r}, and no config, neither a file nor a shipped name{hint}")
-    return load_config(folder / "config.yaml" if _is_run(source) else source, overrides)
+    return load_config(folder / "config.yaml" if is_run(source) else source, overrides)
 
 
 def refuse_others(source: str, overrides: Sequence[str]) -> None:
     """Raises ConfigError for overrides of a run that change more than how it is evaluated."""
-    for override in overrides if _is_run(source) else ():
+    for override in overrides if is_run(source) else ():
         if not override.startswith(EVALUATED):
             raise ConfigError(f"of a run only {', '.join(EVALUATED)} may be overridden here, got {override!r}")
 
@@ -371,8 +372,8 @@ def refuse_full(out: Path) -> None:
         raise ConfigError(f"{out} exists and is not an empty folder; give another with --out")
 
 
-def _read_beside(folder: Path, at: Literal["last", "best"]) -> Checkpoint:
-    """Loads a checkpoint of a run beside which a training may go on, which deletes old checkpoints."""
+def checkpoint_beside(folder: Path, at: Literal["last", "best"]) -> Checkpoint:
+    """Loads the last or best checkpoint of a run beside which a training may go on, which deletes old checkpoints."""
     while True:
         path = _checkpoint_of(folder, at)
         try:

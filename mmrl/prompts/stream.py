@@ -264,6 +264,11 @@ class PromptStream:
         self.num_again = state["num_again"]
 
 
+def digest_of(prompts: Sequence[Prompt]) -> str:
+    """Returns a digest of prompts, by which results that were measured on other ones are known."""
+    return PromptStream([tuple(prompts)], [1.0], 0)._digest
+
+
 def _size(picture: Picture) -> tuple[int, int]:
     return picture.size
 

@@ -133,14 +133,14 @@ class Evaluator:
             if is_stopping():
                 raise EvaluationStopped
             chunk = local[start : start + self.chunk]
-            sample = partial(self._judged_chunk, chunk, counter)
+            sample = partial(self.judged_chunk, chunk, counter)
             judgement, more = self.processes.sampled(self.policy, self.weights, sample)
             judgements += judgement
             samples += more
             counter.add(len(chunk))
         return judgements, samples
 
-    def _judged_chunk(
+    def judged_chunk(
         self, chunk: Sequence[tuple[GroupKey, Prompt]], counter: Counter
     ) -> tuple[list[Judgement], list[SavedSample]]:
         """Returns the judgement of a chunk of prompts, and samples to look at; none where there are no prompts."""
@@ -278,15 +278,22 @@ def answered(prompt: Prompt, outputs: Outputs, row: int) -> Image.Image | None:
     return drawing.render(prompt.media[0].load(), drawing.true_marks(prompt.target), predicted)
 
 
-def save_samples(samples: Sequence[SavedSample], folder: Path, questions: Path | None = None) -> None:
+def save_samples(
+    samples: Sequence[SavedSample],
+    folder: Path,
+    questions: Path | None = None,
+    *,
+    after: Sequence[dict[str, Any]] = (),
+) -> None:
     """Writes pictures, videos and `samples.json` for the report, with what rewards need to judge the answers again.
 
-    `questions`: the folder of the questions' images, each written once; by default a folder inside.
+    `questions`: the folder of the questions' images, each written once; by default a folder inside. `after`: the
+    entries of samples that were saved there before, which stay.
     """
     questions = questions or folder / "questions"
     folder.mkdir(parents=True, exist_ok=True)
-    listed: list[dict[str, Any]] = []
-    for number, sample in enumerate(samples):
+    listed: list[dict[str, Any]] = list(after)
+    for number, sample in enumerate(samples, len(listed)):
         scores = {name: value for name, value in sample.scores.items() if value == value}  # NaN: could not be judged
         entry: dict[str, Any] = {"prompt": sample.prompt, "seed": sample.seed, "scores": scores}
         if sample.image is not None:
@@ -320,9 +327,8 @@ def save_samples(samples: Sequence[SavedSample], folder: Path, questions: Path |
     kind = "text"
     if samples and samples[0].text is None:
         kind = "image" if samples[0].video is None else "video"
-    unfinished = folder / ".tmp-samples.json"  # a page that is open beside the run may read at any moment
-    unfinished.write_text(json.dumps({"kind": kind, "samples": listed}, indent=1), encoding="utf-8")
-    unfinished.replace(folder / "samples.json")
+    # in one step: a page that is open beside the run may read at any moment
+    replace_file(folder / "samples.json", json.dumps({"kind": kind, "samples": listed}, indent=1).encode())
 
 
 def _kept(picture: Picture, folder: Path) -> Path:

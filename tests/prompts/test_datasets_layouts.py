@@ -25,9 +25,11 @@ GROUNDING = (
     "screenspot",
     "screenspot_hf",
     "screenspot_pro",
+    "osworld_g",
+    "refcoco",
 )
 ANSWERS = ("columns", "trl", "easyr1", "geometry3k", "verl", "ms_swift", "r1_v")
-CLIPS = ("time_r1", "tvgbench", "charades_sta", "videochat_r1_charades", "video_r1", "nextgqa")
+CLIPS = ("time_r1", "tvgbench", "charades_sta", "videochat_r1_charades", "video_r1", "nextgqa", "video_mme")
 PICTURELESS = ("given_images", "given_videos", "pick_a_pic", "unigenbench", "votes", "vote_labels")  # of prompts
 GIVEN = ("given_images", "given_videos", "given_answers", "pick_a_pic", "votes", "vote_labels")
 EDITS = (
@@ -74,6 +76,8 @@ def test_these_are_the_layouts() -> None:
             *GIVEN,
             *EDITS,
             "android_control",
+            "math_vista",
+            "mmmu",
             "unigenbench",
             "gui_critic",
         }

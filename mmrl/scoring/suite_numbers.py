@@ -1,0 +1,105 @@
+"""The arithmetic of suites: one number of the scores of all samples, and its interval by resampling prompts."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+How = Literal["mean", "mean_of_kinds", "share_at_least", "best_of"]
+RESAMPLES, LEVEL = 2000, 0.95
+AT_ONCE = 2**22  # numbers that are taken from prompts at once: bounds the memory
+
+
+@dataclass(frozen=True)
+class SampleScore:
+    """The score of one sample; None where it could not be judged."""
+
+    prompt: int
+    value: float | None
+    kind: str = ""
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A number, and the interval that holds it in `LEVEL` of all draws of as many prompts."""
+
+    number: float
+    low: float
+    high: float
+    prompts: int  # with at least one sample that was judged
+    samples: int  # that were judged
+
+
+@dataclass(frozen=True)
+class _Stratum:
+    """The prompts of one kind: of each the sum of its scores and how many there are."""
+
+    sums: NDArray[np.float64]  # [P]
+    counts: NDArray[np.float64]  # [P]
+
+
+def estimate(
+    scores: Sequence[SampleScore], how: How, at: float | None = None, *, seed: int = 0, resamples: int = RESAMPLES
+) -> Estimate | None:
+    """Returns the number of all samples with its interval; None where none was judged.
+
+    A sample that could not be judged does not count. The interval is the percentile bootstrap (Efron and Tibshirani
+    1993, chapter 13): prompts are taken anew with replacement, each with all of its samples, since samples of one
+    prompt are no independent draws; for a mean of kinds as many of each kind as there are.
+
+    Args:
+        at: a score is 1 where it is at least this, else 0; None: it stays.
+        seed: of the resampling.
+    """
+    judged = [one for one in scores if one.value is not None]
+    if not judged:
+        return None
+    strata = _strata(judged, how, at)
+    low, high = _interval(strata, seed, resamples)
+    number = float(np.mean([one.sums.sum() / one.counts.sum() for one in strata]))
+    return Estimate(number, low, high, len({one.prompt for one in judged}), len(judged))
+
+
+def estimates_by_kind(
+    scores: Sequence[SampleScore], how: How, at: float | None = None, *, seed: int = 0, resamples: int = RESAMPLES
+) -> dict[str, Estimate]:
+    """Returns the number of each kind with its interval, by the name of the kind; of a mean of kinds each one's mean.
+
+    Kinds of which no sample was judged are left out.
+    """
+    within: How = "mean" if how == "mean_of_kinds" else how
+    kinds = sorted({one.kind for one in scores})
+    own = {kind: [one for one in scores if one.kind == kind] for kind in kinds}
+    found = {kind: estimate(rows, within, at, seed=seed, resamples=resamples) for kind, rows in own.items()}
+    return {kind: one for kind, one in found.items() if one is not None}
+
+
+def _strata(judged: Sequence[SampleScore], how: How, at: float | None) -> list[_Stratum]:
+    """Returns the prompts by kind where kinds count alike, else all of them as one stratum."""
+    by_kind: dict[str, dict[int, list[float]]] = {}
+    for one in judged:
+        assert one.value is not None, "only judged ones are here"
+        value = one.value if at is None else float(one.value >= at)
+        by_kind.setdefault(one.kind if how == "mean_of_kinds" else "", {}).setdefault(one.prompt, []).append(value)
+    return [_stratum(by_kind[kind], how) for kind in sorted(by_kind)]
+
+
+def _stratum(values: Mapping[int, Sequence[float]], how: How) -> _Stratum:
+    each = [[max(own)] if how == "best_of" else own for _, own in sorted(values.items())]
+    return _Stratum(np.array([sum(own) for own in each]), np.array([float(len(own)) for own in each]))
+
+
+def _interval(strata: Sequence[_Stratum], seed: int, resamples: int) -> tuple[float, float]:
+    rng = np.random.default_rng(seed)
+    numbers = np.zeros(resamples)
+    for one in strata:
+        size = len(one.sums)
+        rows = max(1, AT_ONCE // size)
+        for start in range(0, resamples, rows):
+            chosen = rng.integers(0, size, (min(rows, resamples - start), size))
+            means = one.sums[chosen].sum(1) / one.counts[chosen].sum(1)
+            numbers[start : start + len(chosen)] += means / len(strata)
+    low, high = np.quantile(numbers, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
+    return float(low), float(high)
