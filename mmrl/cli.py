@@ -196,6 +196,26 @@ def init(
         print(line)
 
 
+@app.command()
+def doctor(
+    source: Source,
+    overrides: Overrides = None,
+    tiny: Annotated[bool, typer.Option("--tiny", help="On random small twins of all parts; of a config.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Say why the reward does not rise: of a run by its log, of a config by its first iterations."""
+    from dataclasses import asdict
+
+    from mmrl.commands.doctor import doctor as findings_of
+    from mmrl.commands.doctor import said
+
+    with redirect_stdout(sys.stderr) if as_json else nullcontext():  # what a reward prints is no JSON
+        found = findings_of(source, overrides or [], is_tiny=tiny)
+    print(json.dumps([asdict(one) for one in found], indent=2) if as_json else said(found))
+    if any(one.severity == "fatal" for one in found):
+        raise typer.Exit(1)
+
+
 @app.command("list")
 def list_plugins(
     kind: Annotated[str, typer.Argument(help="configs, recipes, rewards ...; without one the kinds are listed.")] = "",

@@ -22,7 +22,7 @@ from mmrl.core.contracts import ConfigError, Modality, RunError
 from mmrl.core.data import Prompt, WeightsName
 from mmrl.core.lab_models import resolve_lab
 from mmrl.core.suites import Suite, SuiteSettings, load_suite
-from mmrl.prompts import datasets
+from mmrl.prompts import datasets, row_files
 from mmrl.prompts.filtering import warn_cut
 from mmrl.prompts.stream import digest_of
 from mmrl.run_directory.manifest import read_manifest
@@ -242,7 +242,7 @@ def _located(source: DatasetSettings, data: Path | None) -> DatasetSettings:
 
 def _path_in(data: Path, path: str) -> str:
     """Returns where a published file is in a folder: under its own path or its name; else the folder or file itself."""
-    is_file_name = Path(path).suffix.lower() in datasets.FILES
+    is_file_name = Path(path).suffix.lower() in row_files.FILES
     if data.is_file() or not is_file_name:
         inside = data / path
         return str(inside if data.is_dir() and inside.exists() else data)

@@ -19,6 +19,7 @@ from mmrl.commands.summary import Outcome, better_iteration, summary_of
 from mmrl.core.config import RolloutSettings, RunConfig, load_config, near_config, shipped_names
 from mmrl.core.contracts import ConfigError, RunError
 from mmrl.core.data import WeightsName
+from mmrl.diagnosis.watch import Watch
 from mmrl.prompts.filtering import warn_cut
 from mmrl.prompts.stream import mixture
 from mmrl.reporting import trackers
@@ -129,6 +130,8 @@ def _train(
             if resume:  # only now: settings that fail must not stay in the run directory
                 start.update_config(path, config)
             trainer.settings = settings_kept
+            trainer.watch = Watch(path, config)
+            trainer.watch.open(kept, is_evaluated=is_evaluated)
         is_complete = trainer.train()
     summary = summary_of(trainer, is_complete)
     has_numbers = is_complete or trainer.progress.iteration > 0 or trainer.progress.evaluated is not None

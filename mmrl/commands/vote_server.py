@@ -105,7 +105,7 @@ def _read_answer(body: bytes) -> tuple[str, list[int] | None, float]:
     chosen, seconds = values.get("chosen", ...), values.get("seconds")
     if chosen is not None and (not isinstance(chosen, list) or any(type(one) is not int for one in chosen)):
         raise ValueError("chosen must be a list of places, or null")
-    if type(seconds) not in (int, float) or not math.isfinite(seconds):
+    if not isinstance(seconds, int | float) or isinstance(seconds, bool) or not math.isfinite(seconds):
         raise ValueError("seconds must be a number")
     return values["task"], chosen, min(max(float(seconds), 0.0), LONGEST)
 

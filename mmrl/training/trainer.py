@@ -25,6 +25,7 @@ from mmrl.core.contracts import (
 )
 from mmrl.core.data import Rollout, WeightsName
 from mmrl.core.keys import GroupKey, seed_from
+from mmrl.diagnosis.watch import Watch
 from mmrl.prompts.stream import template_metrics
 from mmrl.reporting.tracking import Tracking
 from mmrl.run_directory.checkpoint_files import path_of
@@ -81,6 +82,7 @@ class Trainer:
     newest_metrics: Mapping[str, float] = field(default_factory=dict)  # of the newest iteration of this start
     newest_held_out: Mapping[str, float] = field(default_factory=dict)  # of the newest evaluation of this start
     engine_watch: EngineWatch = field(default_factory=EngineWatch)
+    watch: Watch | None = None  # the doctor, on the main process of a run
 
     def __post_init__(self) -> None:
         self.micro_batch = self.micro_batch or self.config.updates.calls_at_once
@@ -196,6 +198,8 @@ class Trainer:
         """Hands the metrics of the iteration at hand to the log, the trackers and the progress bar."""
         self.check_lock()
         self.tracking.log(self.progress.iteration, metrics)
+        if self.watch is not None:
+            self.watch.see(self.progress.iteration, metrics)
         self.progress.logged += 1
 
     def _check_learning(self) -> None:

@@ -251,8 +251,8 @@ def test_the_reward_is_the_smoothed_win_rate(tmp_path: Path) -> None:
     answer_all(ballot(run_of(tmp_path)), ["tie"])
     reward = {"name": "human", "votes": str(tmp_path / "votes.jsonl")}
     scored = [score_path(tmp_path / "samples" / folder, [reward]).total for folder in ("000000", "000010")]
-    assert sorted(scored[0]) == pytest.approx([1 / 3] * 3 + [1 / 2])  # lost once, or tied
-    assert sorted(scored[1]) == pytest.approx([1 / 2] + [2 / 3] * 3)
+    assert sorted(one or 0.0 for one in scored[0]) == pytest.approx([1 / 3] * 3 + [1 / 2])  # lost once, or tied
+    assert sorted(one or 0.0 for one in scored[1]) == pytest.approx([1 / 2] + [2 / 3] * 3)
     picture(200).save(tmp_path / "samples/000010" / "00.png")
     unknown = score_path(tmp_path / "samples/000010", [reward])
     assert unknown.total[0] is None and "nobody voted on this output" in str(unknown.first_failures)
