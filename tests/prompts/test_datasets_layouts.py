@@ -28,7 +28,8 @@ GROUNDING = (
 )
 ANSWERS = ("columns", "trl", "easyr1", "geometry3k", "verl", "ms_swift", "r1_v")
 CLIPS = ("time_r1", "tvgbench", "charades_sta", "videochat_r1_charades", "video_r1", "nextgqa")
-PICTURELESS = ("given_images", "given_videos", "pick_a_pic", "unigenbench")  # of prompts
+SUITES = ("geneval", "geneval2", "lines", "vbench")  # of text alone
+PICTURELESS = ("given_images", "given_videos", "pick_a_pic", "unigenbench", *SUITES)  # of prompts
 GIVEN = ("given_images", "given_videos", "given_answers", "pick_a_pic")
 EDITS = (
     "edit", "magic_brush", "instruct_pix2pix", "ultra_edit", "omni_edit", "gedit_bench", "pico_banana",
@@ -75,6 +76,7 @@ def test_these_are_the_layouts() -> None:
             *EDITS,
             "android_control",
             "unigenbench",
+            *SUITES,
             "gui_critic",
         }
     )  # a new one needs a line here, rows in test_datasets_by_hand.py, and docs/data.md
