@@ -41,7 +41,7 @@ PARTS = [{"type": "image", "image": "a.png"}, {"type": "text", "text": "What?"}]
     ("layout", "row", "expected"),
     [
         ("columns", {"prompt": "How many?", "answer": "4", "count": "4"}, {"answer": "4", "count": 4}),
-        ("geneval", {"tag": "counting", "include": [{"class": "bench", "count": 2}], "prompt": "a photo of two benches"},
+        ("geneval", {"tag": "counting", "include": [{"class": "bench", "count": 2}], "prompt": "two benches"},
          {"tag": "counting", "include": [{"class": "bench", "count": 2}]}),
         ("geneval2", {"prompt": "two cows", "atom_count": 2, "vqa_list": [["How many cows?", "two"]],
                       "skills": ["count"]},
