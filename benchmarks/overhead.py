@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from mmrl.core.keys import GroupKey
 from mmrl.labs.shapes.world import verify
 from mmrl.prompts.stream import PromptStream
-from mmrl.reporting.tracking import MetricsLog
+from mmrl.reporting.metrics_log import MetricsLog
 from mmrl.training.trainer import Trainer
 
 

@@ -196,6 +196,26 @@ def init(
         print(line)
 
 
+@app.command()
+def doctor(
+    source: Source,
+    overrides: Overrides = None,
+    tiny: Annotated[bool, typer.Option("--tiny", help="On random small twins of all parts; of a config.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Say why the reward does not rise: of a run by its log, of a config by its first iterations."""
+    from dataclasses import asdict
+
+    from mmrl.commands.doctor import doctor as findings_of
+    from mmrl.commands.doctor import said
+
+    with redirect_stdout(sys.stderr) if as_json else nullcontext():  # what a reward prints is no JSON
+        found = findings_of(source, overrides or [], is_tiny=tiny)
+    print(json.dumps([asdict(one) for one in found], indent=2) if as_json else said(found))
+    if any(one.severity == "fatal" for one in found):
+        raise typer.Exit(1)
+
+
 @app.command("list")
 def list_plugins(
     kind: Annotated[str, typer.Argument(help="configs, recipes, rewards ...; without one the kinds are listed.")] = "",
@@ -274,7 +294,7 @@ def evaluate(
     which, checkpoint = weights_named(weights), checkpoint_named(at)
     if suite:
         from mmrl.commands.suite import Wanted, evaluate_suites
-        from mmrl.reporting.suite_card import markdown
+        from mmrl.commands.suite_card import markdown
 
         wanted = Wanted(source, which, checkpoint, overrides or [], data=data, limit=limit, is_tiny=tiny, out=out)
         with redirect_stdout(sys.stderr) if as_json else nullcontext():  # what a reward prints is no JSON
@@ -337,6 +357,48 @@ def score(
         raise typer.Exit(1)
 
 
+@app.command()
+def vote(
+    source: Annotated[
+        Path, typer.Argument(metavar="RUN", help="A run directory, or a folder that `mmrl sample` wrote.")
+    ],
+    against: Annotated[
+        Path | None, typer.Argument(metavar="[OTHER]", help="Another one, whose outputs RUN's are compared with.")
+    ] = None,
+    *,
+    voter: Annotated[str, typer.Option("--voter", help="Who votes; several people can vote on the same outputs.")],
+    form: Annotated[
+        str, typer.Option("--form", help="pairs: the better one of two; grid: the good ones of several.")
+    ] = "pairs",
+    size: Annotated[int, typer.Option("--size", help="Outputs of a grid, 2 to 9.")] = 4,
+    iteration: Annotated[
+        list[int] | None,
+        typer.Option("--iteration", help="A saved iteration of the run, at most two; the first and the last."),
+    ] = None,
+    limit: Annotated[int | None, typer.Option("--limit", min=1, help="The most tasks.")] = None,
+    seed: Annotated[int, typer.Option("--seed", help="Of which outputs meet, and of their order.")] = 0,
+    out: Annotated[
+        Path | None, typer.Option("--out", help="The file of the votes; RUN/votes.jsonl by default.")
+    ] = None,
+    port: Annotated[int, typer.Option("--port", min=0, max=65535, help="The port; 0: a free one.")] = 0,
+    browser: Annotated[bool, typer.Option("--browser/--no-browser", help="Open the page in a browser.")] = True,
+    summary: Annotated[
+        bool, typer.Option("--summary", help="Print the summary of the votes, and show no page.")
+    ] = False,
+) -> None:
+    """Let people compare outputs in a browser, blind; training, rewards and judges take their votes."""
+    from mmrl.commands.vote import summary_of
+    from mmrl.commands.vote import vote as vote_on
+    from mmrl.commands.vote_tasks import VoteSettings
+
+    settings = VoteSettings.checked(voter, form, size, tuple(iteration or ()), limit, seed)
+    sources = [source] if against is None else [source, against]
+    if summary:
+        print(summary_of(sources, settings, out=out))
+    else:
+        print(vote_on(sources, settings, out=out, port=port, is_opened=browser))
+
+
 judge_app = typer.Typer(help="Try a judge, or any reward, before it is learned from.", no_args_is_help=True)
 app.add_typer(judge_app, name="judge")
 RewardText = Annotated[str, typer.Argument(metavar="REWARD", help="A reward, with settings: 'text_judge prompt=...'.")]
@@ -369,7 +431,10 @@ def agree(
     reward: RewardText,
     data: Annotated[str, typer.Argument(metavar="DATA", help="A file or folder of pairs, or OWNER/NAME of the hub.")],
     layout: Annotated[
-        str, typer.Option("--layout", help="pairs, mj_bench, vl_rewardbench, mm_rlhf or genai_bench: docs/judges.md.")
+        str,
+        typer.Option(
+            "--layout", help="pairs, votes, mj_bench, vl_rewardbench, mm_rlhf or genai_bench: docs/judges.md."
+        ),
     ] = "pairs",
     subset: Annotated[str | None, typer.Option("--subset", help="A configuration of a data set of the hub.")] = None,
     split: Annotated[
@@ -465,11 +530,42 @@ def serve(
 
 
 @app.command()
-def report(source: Annotated[Path, typer.Argument(metavar="RUN", help="A run directory.")]) -> None:
-    """Write a run's report.html again."""
+def report(
+    source: Annotated[Path, typer.Argument(metavar="RUN", help="A run directory.")],
+    watch: Annotated[
+        bool, typer.Option("--watch", help="Show the report in a browser while the run trains; end it with Ctrl-C.")
+    ] = False,
+    port: Annotated[
+        int | None,
+        typer.Option("--port", min=0, max=65535, help="The port of --watch; 0: a free one. 8765 by default."),
+    ] = None,
+) -> None:
+    """Write a run's report.html again, or show it while the run trains."""
+    if watch:
+        from mmrl.commands.watch import watch as watch_run
+
+        watch_run(source, 8765 if port is None else port)
+        return
+    if port is not None:
+        raise ConfigError("--port is for --watch, which was not given")
     from mmrl.reporting.report import write_report
 
     print(write_report(source))
+
+
+@app.command()
+def compare(
+    runs: Annotated[list[Path], typer.Argument(metavar="RUN RUN...", help="Two to eight run directories.")],
+    out: Annotated[Path | None, typer.Option("--out", help="The page to write; compare.html by default.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Write a page of several runs: curves on one axis, settings that differ, the same prompts side by side."""
+    from mmrl.reporting import compared_runs
+    from mmrl.reporting.report import write_comparison
+
+    compared = compared_runs.read_runs(runs)
+    page = None if as_json and out is None else write_comparison(compared, out or Path("compare.html"))
+    print(json.dumps(compared_runs.as_json(compared), indent=2) if as_json else page)
 
 
 @app.command()

@@ -1,6 +1,7 @@
 """GUI agents that act for several turns: episodes in an environment, one sample per turn."""
 
 import logging
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -75,6 +76,8 @@ class Agent(Gui):
     # for `mmrl evaluate`: what was chosen is no sample of the policy, and its gradient is biased.
     candidates: Annotated[int, Field(ge=1, le=1024)] = 1
     _free: list[World] = field(default_factory=list, init=False, repr=False)
+    _waited: float = field(default=0.0, init=False, repr=False)  # seconds so far for environments
+    _worked: float = field(default=0.0, init=False, repr=False)  # seconds so far that copies worked, side by side
     _meaningful: tuple[str, ...] = field(default=(), init=False, repr=False)  # texts that observations may not spell
 
     def __post_init__(self) -> None:
@@ -161,7 +164,7 @@ class Agent(Gui):
             episode.world.begin(_beginning(episode))
         for episode in episodes:
             try:
-                self._observe(episode, *checked(episode.world.finish()))
+                self._observe(episode, *checked(self._finished(episode.world)))
                 continue
             except BrokenWorld:
                 episode.world.leave()
@@ -169,7 +172,7 @@ class Agent(Gui):
             wait_for([episode.world])
             episode.world.begin(_beginning(episode))
             try:
-                self._observe(episode, *checked(episode.world.finish()))
+                self._observe(episode, *checked(self._finished(episode.world)))
             except BrokenWorld as error:
                 episode.world.leave()
                 why = str(error)
@@ -275,7 +278,7 @@ class Agent(Gui):
                 if refused is not None:
                     episode.seen.append(replace(episode.seen[-1], text=self._harmless(refused), reward=0.0))
                 else:
-                    self._observe(episode, *checked(episode.world.finish()))
+                    self._observe(episode, *checked(self._finished(episode.world)))
             except BrokenWorld as error:
                 episode.world.leave()
                 episode.outcome = "failed"
@@ -295,6 +298,18 @@ class Agent(Gui):
         goal = None if observation.goal is None else self._harmless(observation.goal)
         episode.seen.append(replace(observation, text=self._harmless(observation.text), goal=goal))
         episode.state = state
+
+    def environment_seconds(self) -> tuple[float, float]:
+        return self._waited, self._worked
+
+    def _finished(self, world: World) -> Any:
+        """Returns the result of the call that a world has begun; raises as `World.finish` does."""
+        started = time.perf_counter()
+        try:
+            return world.finish()
+        finally:
+            self._waited += time.perf_counter() - started
+            self._worked += world.take_seconds()
 
     def _harmless(self, text: str) -> str:
         return harmless(text, self._meaningful)

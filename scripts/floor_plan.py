@@ -38,6 +38,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
         "losses",
         "environments",
         "samplers.base",
+        "diagnosis",
         "rewards.base.networks",
         "modalities.encoding",
         "modalities.tiny",

@@ -44,7 +44,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
     "Sound": ("clap", "imagebind"),
     "Sets of images, sounds or answers": ("exemplar", "frechet", "vendi"),
     "Episodes, labs and labels": (
-        "curiosity", "edits", "episode_success", "given_score", "information_gain", "invalid_action", "motion",
+        "curiosity", "edits", "episode_success", "given_score", "human", "information_gain", "invalid_action", "motion",
         "shapes", "soft_shapes", "step_reward",
     ),
     "Wrappers": (

@@ -3,8 +3,8 @@
     python scripts/same_training.py write BEFORE.json      # with one version of mmrl on PYTHONPATH
     python scripts/same_training.py compare BEFORE.json AFTER.json
 
-A record holds every metric but times, as text of full precision, and the SHA-256 of every file of weights. Exit code 1
-where the records differ.
+A record holds every metric but times and memory, as text of full precision, and the SHA-256 of every file of weights.
+Exit code 1 where the records differ.
 """
 
 import argparse
@@ -22,6 +22,7 @@ def record(config: str, folder: Path) -> dict[str, Any]:
     """Metrics and hashes of weights of a short run of the config."""
     from mmrl.commands.train import train
     from mmrl.core.config import load_config
+    from mmrl.reporting.metric_names import VARYING
     from mmrl.run_directory import start
 
     changes = [f"iterations={ITERATIONS}", "threads=1", "checkpoint.every=1", "checkpoint.keep=2"]
@@ -31,7 +32,7 @@ def record(config: str, folder: Path) -> dict[str, Any]:
     settings, folder = start.new_run(config, changes, folder)
     train(settings, folder)
     lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text("utf-8").splitlines()]
-    metrics = [{name: value for name, value in line.items() if not name.startswith("time/")} for line in lines]
+    metrics = [{name: value for name, value in line.items() if not name.startswith(VARYING)} for line in lines]
     for line in metrics:
         for name in [name for name in line if "second" in name or name.endswith("/time")]:
             line.pop(name)

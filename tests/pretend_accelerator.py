@@ -408,7 +408,7 @@ def _run_with_modes(thread: Thread) -> None:
 
 
 NUM_STEPS, NUM_TOKENS = 4, 17  # of a sample and an answer at most: 17 tokens are two blocks
-_SHORT: Callable[[Plugin], Plugin] = check._short
+_SHORT: Callable[[Plugin], Plugin] = check.shortened_sampler
 
 
 def tiny_run(config: str, *overrides: str) -> tuple[bool, Notes]:
@@ -420,7 +420,7 @@ def tiny_run(config: str, *overrides: str) -> tuple[bool, Notes]:
     policy.
     """
     settings = load_config(config, ["precision=float32", "threads=1", *overrides])
-    for sizes in ({"TINY_GROUP_SIZE": 2, "_short": _short}, {"TINY_GROUP_SIZE": 2}):
+    for sizes in ({"TINY_GROUP_SIZE": 2, "shortened_sampler": _short}, {"TINY_GROUP_SIZE": 2}):
         with suppress(ConfigError):  # of a sampler that needs all its steps, an advantage that needs larger groups
             return _tiny_run(settings, sizes)
     return _tiny_run(settings, {})

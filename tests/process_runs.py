@@ -22,6 +22,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from mmrl.cli import main
+from mmrl.reporting.metric_names import VARYING
 
 HEAVY = (
     "diffusers.loaders.peft",
@@ -219,7 +220,7 @@ def final_tensors(run: Path, iteration: int = 3) -> dict[str, Tensor]:
 def metrics(run: Path) -> list[dict[str, float]]:
     """The lines of metrics.jsonl without timings."""
     lines = (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
-    return [{k: v for k, v in json.loads(line).items() if not k.startswith("time/")} for line in lines]
+    return [{k: v for k, v in json.loads(line).items() if not k.startswith(VARYING)} for line in lines]
 
 
 def ended_well(ends: list[Ended]) -> None:

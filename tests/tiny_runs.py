@@ -15,6 +15,7 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
+from mmrl.reporting.metric_names import VARYING
 from mmrl.training import checkpoint
 from tests.tiny_texts import agent, video, vision_language
 
@@ -195,7 +196,7 @@ def numbers(run: Path) -> dict[str, Any]:
     state = json.loads((last / "state.json").read_text())
     del state["state"]["progress"]["train_seconds"]
     lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-    metrics = [{key: value for key, value in line.items() if not key.startswith("time/")} for line in lines]
+    metrics = [{key: value for key, value in line.items() if not key.startswith(VARYING)} for line in lines]
     return {"tensors": tensors(last), "state": state, "metrics": metrics, "samples": samples(run)}
 
 

@@ -15,7 +15,8 @@ from mmrl.core.data import Prompt
 from mmrl.core.keys import GroupKey
 from mmrl.losses.grpo import Grpo
 from mmrl.prompts.stream import PromptStream
-from mmrl.reporting.tracking import MetricsLog, Tracking
+from mmrl.reporting.metrics_log import MetricsLog
+from mmrl.reporting.tracking import Tracking
 from mmrl.scoring.scorer import RewardTerm, Scorer
 from mmrl.training.held_out import Evaluator
 from mmrl.training.processes import Processes

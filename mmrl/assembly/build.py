@@ -198,6 +198,7 @@ def _collector(config: RunConfig, parts: Parts, processes: Processes, elsewhere:
         thoughts=ThoughtReader(config.updates.calls_at_once),
         ahead=config.rollout.ahead,
         elsewhere=elsewhere,
+        saves=lambda iteration: config.rollout.is_saved(iteration + 1, config.iterations),
     )
 
 

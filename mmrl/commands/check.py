@@ -41,6 +41,8 @@ from mmrl.media.roles import role_of
 from mmrl.plans.offline import LOG_PROBS, restated
 from mmrl.prompts.datasets import missing_files
 from mmrl.prompts.stream import counted, tiny_prompts, with_stand_ins
+from mmrl.reporting.metrics_log import MetricsLog
+from mmrl.reporting.tracking import Tracking
 from mmrl.scoring import during_sampling
 from mmrl.scoring.scorer import Scorer
 from mmrl.system.errors import ConfigError, RunError
@@ -147,11 +149,12 @@ def _num_held_out(config: RunConfig, evaluation: EvaluationParts) -> int | str:
     return len(evaluation.prompts) * settings.samples_per_prompt
 
 
-def check_tiny(config: RunConfig) -> dict[str, Any]:
+def check_tiny(config: RunConfig, metrics: MetricsLog | None = None) -> dict[str, Any]:
     """Runs two full iterations, an evaluation and checkpoints with small random twins of all parts, on a run's device.
 
     Sizes shrink, the code that runs does not. A data set that is not on this machine is replaced by synthetic rows of
-    its layout. Returns what was observed; `is_good` in it says whether all is well.
+    its layout. Returns what was observed; `is_good` in it says whether all is well. `metrics`: a file for the numbers
+    of the run.
     Raises ConfigError for an invalid config, RunError where the run fails.
     """
     from transformers.utils import logging
@@ -167,7 +170,9 @@ def check_tiny(config: RunConfig) -> dict[str, Any]:
         with ExitStack() as stack:
             for one in shrinking(built.policy, built.scorers):
                 stack.enter_context(one.shrunk())
-            findings = _tried(_twins(built, small, Path(name)), small, Path(name), is_restated=bool(missing))
+            findings = _tried(
+                _twins(built, small, Path(name)), small, Path(name), Tracking(metrics), is_restated=bool(missing)
+            )
         return {"rows made up in place of": ", ".join(missing)} | findings if missing else findings
 
 
@@ -203,12 +208,13 @@ def check_proven(config: RunConfig) -> dict[str, Any]:
     return found | {"is_good": config.precision != "float32" or found.get("stock_difference", 0.0) <= _PIXELS}
 
 
-def _tried(twins: Parts, config: RunConfig, folder: Path, *, is_restated: bool) -> dict[str, Any]:
+def _tried(twins: Parts, config: RunConfig, folder: Path, tracking: Tracking, *, is_restated: bool) -> dict[str, Any]:
     """Trains twins and returns what was observed. `is_restated`: answers of the data may be of another model."""
     with closing(twins.policy):
         restate = is_restated or lab_of(config.modality) is None
         parts, instrumented = instrument(_restated(twins) if restate else twins)
         trainer = make_trainer(config, parts, folder)
+        trainer.tracking = tracking
         before = {key: tensor.clone() for key, tensor in trainer.policy.weights.tensors("trained").items()}
         trainer.train()
         findings = _findings(trainer, before, instrumented, trainer.config)

@@ -5,8 +5,8 @@ from typing import Any
 
 from mmrl.commands.summary import Outcome
 from mmrl.core.config import RunConfig, load_config
+from mmrl.reporting.metrics_log import MetricsLog
 from mmrl.reporting.report import write_report
-from mmrl.reporting.tracking import MetricsLog
 from mmrl.run_directory import checkpoint_files, start
 from mmrl.run_directory.lock import RunLock
 from mmrl.run_directory.manifest import MANIFEST, check_files

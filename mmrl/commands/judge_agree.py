@@ -12,6 +12,7 @@ import torch
 
 from mmrl.core.contracts import ConfigError
 from mmrl.core.data import Outputs, Prompt
+from mmrl.core.human_votes import vote_of
 from mmrl.media.pictures import StoredPicture, as_tensor
 from mmrl.prompts.row_files import RawRow, Source
 from mmrl.prompts.row_pictures import BadRow, PictureFolder
@@ -178,6 +179,25 @@ LAYOUTS: Mapping[str, Callable[[RawRow], Pair | None]] = {
 }
 
 
+VOTES = "votes"  # the layout whose rows may hold several pairs, or none
+
+
+def _voted(row: RawRow) -> Iterator[Pair]:
+    """Yields the pairs that a vote of `mmrl vote` implies. Raises ConfigError, also for videos."""
+    try:
+        vote = vote_of(row.values)
+        folder = PictureFolder(row.images)
+        media = tuple(folder.picture(name, "an image of the prompt") for name in vote.images)
+        if vote.kind == "video":
+            raise ValueError("it is about videos, and judges of pictures and texts are compared here")
+        outputs = [one.output if vote.kind == "text" else folder.picture(one.output, "output") for one in vote.shown]
+    except ValueError as error:
+        raise ConfigError(f"{row.place}: {error}") from error
+    prompt = Prompt(vote.prompt, media, source=row.place, roles=vote.roles)
+    for winner, loser in vote.pairs():
+        yield Pair(prompt, outputs[winner], outputs[loser], 0)
+
+
 def _text(row: RawRow, name: str) -> str:
     value = row.values.get(name)
     if not isinstance(value, str):
@@ -235,8 +255,8 @@ def agree(
     Raises:
         ConfigError: an unknown layout, rows that do not have it, and outputs that the reward does not judge.
     """
-    if layout not in LAYOUTS:
-        raise ConfigError(f"layout must be one of {', '.join(LAYOUTS)}, got {layout!r}")
+    if layout not in (*LAYOUTS, VOTES):
+        raise ConfigError(f"layout must be one of {', '.join((*LAYOUTS, VOTES))}, got {layout!r}")
     pairs = [pair for split in splits or (None,) for pair in islice(_pairs(Source(data, subset, split), layout), limit)]
     if not pairs:
         raise ConfigError(f"there is no pair with a preference in {data!r}")
@@ -256,7 +276,7 @@ def _pairs(source: Source, layout: str) -> Iterator[Pair]:
     for row in source.rows():
         if row.fault is not None:
             raise ConfigError(f"{row.place}: {row.fault}")
-        if (pair := LAYOUTS[layout](row)) is not None:
+        for pair in _voted(row) if layout == VOTES else filter(None, [LAYOUTS[layout](row)]):
             aspect = pair.aspect if source.split is None else source.split
             target = {**pair.prompt.target, "aspect": aspect}
             yield replace(pair, aspect=aspect, prompt=replace(pair.prompt, target=target))

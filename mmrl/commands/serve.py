@@ -1,15 +1,12 @@
 """`mmrl serve`: rewards for trainers on other machines, behind HTTP."""
 
 import ipaddress
-import signal
-import threading
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 from mmrl.core.contracts import ConfigError, Reward, Stateful
+from mmrl.reporting.loopback import stop_signals
 from mmrl.scoring.server import RewardServer, ServerSettings, serving
 from mmrl.scoring.standalone import scorer_of
 
@@ -40,7 +37,7 @@ def serve(
     served = {term.name: term.reward for term in scorer.terms}
     for name, reward in served.items():
         _check_servable(name, reward)
-    with _signals() as is_over, serving(RewardServer(served, settings, token), host, port) as url:
+    with stop_signals() as is_over, serving(RewardServer(served, settings, token), host, port) as url:
         print(f"serving {', '.join(served)} at {url}", flush=True)
         while not is_over.wait(_LOOK):
             pass
@@ -84,19 +81,3 @@ def _check_servable(name: str, reward: Reward) -> None:
 def _has_values(state: Any) -> bool:
     """Returns whether a state holds more than the empty states of inner rewards."""
     return any(map(_has_values, state.values())) if isinstance(state, Mapping) else True
-
-
-@contextmanager
-def _signals() -> Iterator[threading.Event]:
-    """Gives an event that SIGINT and SIGTERM set inside of the block."""
-    is_over = threading.Event()
-
-    def stop(number: int, frame: FrameType | None) -> None:
-        is_over.set()
-
-    before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield is_over
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

@@ -12,6 +12,7 @@ from typing import Any, Literal, get_args
 
 from mmrl.assembly.build import build_evaluated, closing, make_evaluator
 from mmrl.assembly.compatibility import EvaluationParts, final_weights
+from mmrl.commands import suite_card
 from mmrl.commands.check import roles_of, shortened_sampler, shrinking, twin_policy, twin_scorer
 from mmrl.commands.suites import paths_of
 from mmrl.commands.train import checkpoint_beside, config_of, is_run, refuse_others
@@ -21,10 +22,9 @@ from mmrl.core.contracts import ConfigError, Modality, RunError
 from mmrl.core.data import Prompt, WeightsName
 from mmrl.core.lab_models import resolve_lab
 from mmrl.core.suites import Suite, SuiteSettings, load_suite
-from mmrl.prompts import datasets
+from mmrl.prompts import datasets, row_files
 from mmrl.prompts.filtering import warn_cut
 from mmrl.prompts.stream import digest_of
-from mmrl.reporting import suite_card
 from mmrl.run_directory.manifest import read_manifest
 from mmrl.run_directory.suite_results import ResultsFile, SampleResult
 from mmrl.scoring import during_sampling
@@ -242,7 +242,7 @@ def _located(source: DatasetSettings, data: Path | None) -> DatasetSettings:
 
 def _path_in(data: Path, path: str) -> str:
     """Returns where a published file is in a folder: under its own path or its name; else the folder or file itself."""
-    is_file_name = Path(path).suffix.lower() in datasets.FILES
+    is_file_name = Path(path).suffix.lower() in row_files.FILES
     if data.is_file() or not is_file_name:
         inside = data / path
         return str(inside if data.is_dir() and inside.exists() else data)

@@ -19,11 +19,14 @@ from mmrl.commands.summary import Outcome, better_iteration, summary_of
 from mmrl.core.config import RolloutSettings, RunConfig, load_config, near_config, shipped_names
 from mmrl.core.contracts import ConfigError, RunError
 from mmrl.core.data import WeightsName
+from mmrl.diagnosis.watch import Watch
 from mmrl.prompts.filtering import warn_cut
 from mmrl.prompts.stream import mixture
 from mmrl.reporting import trackers
+from mmrl.reporting.group_log import GroupLog
+from mmrl.reporting.metrics_log import MetricsLog
 from mmrl.reporting.report import write_report
-from mmrl.reporting.tracking import MetricsLog, Tracking
+from mmrl.reporting.tracking import Tracking
 from mmrl.run_directory import checkpoint_files, start
 from mmrl.run_directory.lock import RunLock
 from mmrl.run_directory.saved_state import check_state
@@ -116,7 +119,7 @@ def _train(
             bar.say(f"by the forecast of memory: {', '.join(f'{key} {size}' for key, size in numbers.items())}")
         for remark in _remarks(trainer, saved, metrics):
             bar.say(remark)
-        trainer.tracking = Tracking(metrics, run_trackers, bar)
+        trainer.tracking = Tracking(metrics, run_trackers, bar, GroupLog(path / "groups.jsonl"))
         _warn_cut(trainer)
     settings = config.model_dump(mode="json")
     if last_resort is not None:
@@ -127,6 +130,8 @@ def _train(
             if resume:  # only now: settings that fail must not stay in the run directory
                 start.update_config(path, config)
             trainer.settings = settings_kept
+            trainer.watch = Watch(path, config)
+            trainer.watch.open(kept, is_evaluated=is_evaluated)
         is_complete = trainer.train()
     summary = summary_of(trainer, is_complete)
     has_numbers = is_complete or trainer.progress.iteration > 0 or trainer.progress.evaluated is not None

@@ -272,7 +272,7 @@ class DataSettings(Settings):
 
 
 class RolloutSettings(Settings):
-    """When rollouts are sampled."""
+    """When rollouts are sampled, and which of them are saved for people."""
 
     # 1: the inference engine, or the processes of `devices`, sample the rollout of the next iteration while this one is
     # learned from. It is then by weights one iteration old, which the section `correction` makes up for. 0: by the
@@ -281,6 +281,13 @@ class RolloutSettings(Settings):
     # For images and videos: devices, such as `[cuda:1]`, one for each process of the run on a machine. On each a
     # process of its own with a copy of the network samples ahead.
     devices: list[str] | None = None
+    # Iterations between those of which some samples are saved in `rollouts/` to look at: of the best, the worst and the
+    # widest group. The first and the last iteration are among them. 0: none.
+    saved_every: NotNegative = 20
+
+    def is_saved(self, iteration: int, last: int) -> bool:
+        """Returns whether samples of an iteration, counted from 1, are saved; `last`: the run's last one."""
+        return self.saved_every > 0 and (iteration in (1, last) or iteration % self.saved_every == 0)
 
 
 class ScoringSettings(Settings):

@@ -269,6 +269,17 @@ class Prefetching(Protocol):
         ...
 
 
+@runtime_checkable
+class Acting(Protocol):
+    """A policy that acts in environments, whose time a run reports. Optional."""
+
+    def environment_seconds(self) -> tuple[float, float]:
+        """Returns the seconds so far that rollouts waited for environments, and that their copies worked side by
+        side.
+        """
+        ...
+
+
 @dataclass(frozen=True)
 class Cut:
     """The part of a too long prompt that a text encoder reads."""

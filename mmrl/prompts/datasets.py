@@ -257,11 +257,11 @@ def _decode(prompt: Prompt) -> None:
 
 
 def _parts(row: RawRow, layout: PartsLayout) -> Iterator[RawRow]:
-    """Yields the rows that the one object of a file holds."""
+    """Yields the rows that the one object of a file holds, or each line of it."""
     if row.fault is not None:
         yield row
         return
-    path = row.place.rpartition(", row ")[0]
+    path = row.place.rpartition(", row ")[0] or row.place  # of lines, each has its own place
     try:
         for place, values in layout.parts(row.values):
             yield RawRow(f"{path}, {place}", values, row.images)

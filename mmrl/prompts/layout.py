@@ -59,7 +59,7 @@ class ClipLayout(Protocol):
 
 @runtime_checkable
 class PartsLayout(Protocol):
-    """A layout whose files are one object that holds all rows. Optional."""
+    """A layout whose files are one object that holds all rows, or lines that hold several rows each. Optional."""
 
     def parts(self, values: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
         """Yields each row of the object with its place. Raises BadRow for an object that is none of this layout."""

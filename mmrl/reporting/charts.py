@@ -36,6 +36,15 @@ class Line:
     series: Series  # finite values only, at least one
     spread: Series | None = None  # half the height of the band, at the same iterations
     colour: int = 1  # of the theme's palette, from 1
+    others: tuple[Sequence[float], ...] = ()  # the places of the values on further axes, as many as there are values
+
+
+@dataclass(frozen=True)
+class Axis:
+    """A horizontal axis that a reader may choose instead of iterations, such as the seconds of training."""
+
+    name: str
+    span: tuple[float, float]  # of the chart: first, last
 
 
 def kept(columns: Sequence[Sequence[float]], num_buckets: int = NUM_BUCKETS) -> list[int]:
@@ -56,16 +65,34 @@ def kept(columns: Sequence[Sequence[float]], num_buckets: int = NUM_BUCKETS) -> 
     return sorted(rows)
 
 
-def line_chart(lines: Sequence[Line], unit: str, iterations: tuple[float, float], label: str) -> str:
+def line_chart(
+    lines: Sequence[Line], unit: str, iterations: tuple[float, float], label: str, others: Sequence[Axis] = ()
+) -> str:
     """Returns the place of the chart of `lines` over `iterations` (first, last), with its numbers.
 
-    `label` is for screen readers, and for readers without scripts.
+    Args:
+        label: for screen readers, and for readers without scripts.
+        others: further axes, whose places each line has in the same order; `axis_chooser` switches to them.
     """
-    chart = {"unit": unit, "span": iterations, "lines": [_numbers(line) for line in lines]}
+    chart: dict[str, Any] = {"unit": unit, "span": iterations, "lines": [_numbers(line) for line in lines]}
+    if others:
+        chart["others"] = [{"name": axis.name, "span": axis.span} for axis in others]
     return (
         f'<div class="chart" role="img" aria-label="{escape(label)}" data-chart="{escape(json.dumps(chart))}">'
         f"<noscript>{escape(label)}</noscript></div>"
     )
+
+
+def axis_chooser(others: Sequence[Axis]) -> str:
+    """Returns the list from which a reader chooses the horizontal axis of all charts; nothing without further axes."""
+    if not others:
+        return ""
+    names = "".join(f'<option value="{n}">{escape(name)}</option>' for n, name in enumerate(_names(others)))
+    return f'<p class="chooser"><label for="axis">curves by</label> <select id="axis">{names}</select></p>'
+
+
+def _names(others: Sequence[Axis]) -> list[str]:
+    return ["iteration", *(axis.name for axis in others)]
 
 
 def share_bar(shares: Sequence[tuple[float, int]], label: str) -> str:
@@ -92,7 +119,10 @@ def _numbers(line: Line) -> dict[str, Any]:
     columns = {"y": middle} | (ends if line.spread else {})
     chosen = kept(list(columns.values()))
     shown = {name: [float(f"{values[row]:.5g}") for row in chosen] for name, values in columns.items()}
-    return {"name": line.name, "colour": line.colour, "x": [line.series.iterations[row] for row in chosen], **shown}
+    places = {"x": [line.series.iterations[row] for row in chosen]}
+    if line.others:
+        places["xs"] = [[float(f"{place[row]:.7g}") for row in chosen] for place in line.others]  # type: ignore[misc]
+    return {"name": line.name, "colour": line.colour, **places, **shown}
 
 
 def _px(value: float) -> str:

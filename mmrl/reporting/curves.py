@@ -1,22 +1,31 @@
 """The report's cards of curves: held-out score, rewards, diagnostics."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from html import escape
 
-from mmrl.reporting.charts import Line, line_chart
-from mmrl.reporting.formatting import count, number
+from mmrl.reporting.charts import Axis, Line, line_chart
+from mmrl.reporting.document import grid
+from mmrl.reporting.formatting import breakable, count, number
 from mmrl.reporting.record import Record, Series, held_out
 
 
 @dataclass(frozen=True)
 class Diagnostic:
-    """A chart of the optimizer's health, with a sentence on what a healthy one looks like."""
+    """A chart of some metrics, such as those of the optimizer's health, with a sentence on what to look for."""
 
     title: str
     metrics: dict[str, str]  # metric -> its name in the legend
     unit: str
     hint: str
+
+
+@dataclass(frozen=True)
+class Axes:
+    """The horizontal axes of all charts of a page."""
+
+    iterations: tuple[float, float]  # first, last
+    others: tuple[Axis, ...] = ()
 
 
 DIAGNOSTICS = (
@@ -89,18 +98,54 @@ DIAGNOSTICS = (
     Diagnostic("Learning rate", {"optimizer/learning_rate": "learning rate"}, "per step", "As the schedule sets it."),
 )
 
+RESOURCES = (
+    Diagnostic(
+        "Time of an iteration",
+        {"time/iteration": "all", "time/rollout": "rollout", "time/update": "update"},
+        "seconds",
+        "Healthy: level. Growth means longer answers, or a machine that others use.",
+    ),
+    Diagnostic(
+        "Memory",
+        {"memory/rollout": "rollout", "memory/update": "update"},
+        "GiB",
+        "The peak of a GPU in each phase; on a CPU what the process holds after it. Steady growth is a leak.",
+    ),
+)
+
 
 @dataclass(frozen=True)
 class Charts:
-    """The cards to show, and the names of the metrics whose curves never move."""
+    """The cards to show, and the metrics whose curves never move."""
 
     cards: list[str]
-    constant: list[str]  # HTML: a title and its value
+    constant: list[tuple[str, str]]  # a title, and HTML of its value
+    single: list[tuple[str, str]] = field(default_factory=list)  # the same of metrics with one value so far
+
+
+def title_of(metric: str) -> str:
+    """Returns a metric's name in words: `optimizer/grad_scale` is `Optimizer: grad scale`."""
+    words = metric.replace("_", " ").replace("/", ": ", 1)
+    return words[:1].upper() + words[1:]
+
+
+def resource_curves(record: Record) -> list[str]:
+    """Returns the cards of time and memory over the iterations; none before there are two."""
+    charts = Charts([], [])
+    for diagnostic in RESOURCES:
+        lines = [
+            Line(name, series, colour=colour)
+            for colour, (metric, name) in zip((1, 3, 2), diagnostic.metrics.items(), strict=False)
+            if (series := record.finite(metric)) and len(series.values) > 1
+        ]
+        if lines:
+            charts.cards.append(card(Axes(record.span), diagnostic, lines))
+    return charts.cards
 
 
 def score_curves(record: Record) -> list[str]:
     """Returns the cards of the held-out score, under further samplers too, and of the training reward."""
-    cards = []
+    cards, axes = [], Axes(record.span)
     lines = [
         Line(name or "held-out score", series, colour=colour)
         for name, colour in zip(["", *record.other_samplers], (1, 3, 4, 5, 6), strict=False)
@@ -110,13 +155,13 @@ def score_curves(record: Record) -> list[str]:
         hint = "Prompts that training never sees; iteration 0 is before training."
         if len(lines) > 1:
             hint += " The other curves are the same prompts under further samplers."
-        cards.append(_card(record, "Held-out score", lines, "score", hint))
+        cards.append(card(axes, Diagnostic("Held-out score", {}, "score", hint), lines))
     reward = _spread_line(record, "reward", "reward", colour=2)
     if reward:
         hint = "Mean over the samples of an iteration" + (
             "; the band is one standard deviation around it." if reward.spread else "."
         )
-        cards.append(_card(record, "Training reward", [reward], "reward", hint))
+        cards.append(card(axes, Diagnostic("Training reward", {}, "reward", hint), [reward]))
     return cards
 
 
@@ -137,7 +182,7 @@ def reward_breakdown(record: Record) -> Charts:
             if (series := record.finite(f"{held_out(other)}/{name}/mean"))
         ]
         if lines:
-            _add(charts, record, name, lines, "reward", "")
+            add_card(charts, Axes(record.span), Diagnostic(name, {}, "reward", ""), lines)
     return charts
 
 
@@ -146,7 +191,7 @@ def diagnostics(record: Record) -> Charts:
     charts = Charts([], [])
     known = {metric for diagnostic in DIAGNOSTICS for metric in diagnostic.metrics}
     others = [
-        Diagnostic(metric, {metric: metric}, "", "")
+        Diagnostic(title_of(metric), {metric: metric}, "", "")
         for metric in record.metrics
         if metric.startswith(("loss/", "optimizer/", "groups/")) and metric not in known
     ]
@@ -160,23 +205,23 @@ def diagnostics(record: Record) -> Charts:
             if (series := record.finite(metric))
         ]
         broken = sum(record.metrics[metric].num_not_finite for metric in present)
-        _add(charts, record, diagnostic.title, lines, diagnostic.unit, diagnostic.hint, broken)
+        add_card(charts, Axes(record.span), diagnostic, lines, broken)
     return charts
 
 
-def _add(
-    charts: Charts, record: Record, title: str, lines: Sequence[Line], unit: str, hint: str, num_not_finite: int = 0
-) -> None:
+def add_card(charts: Charts, axes: Axes, chart: Diagnostic, lines: Sequence[Line], num_not_finite: int = 0) -> None:
     """Adds a card where something moves or is broken; else the words of a line."""
+    title = chart.title
     if num_not_finite or not all(_is_level(line) for line in lines):
-        charts.cards.append(_card(record, title, lines, unit, hint, num_not_finite))
+        charts.cards.append(card(axes, chart, lines, num_not_finite))
         return
     values = [_shown(line.series.values[-1], line.series.values) for line in lines]
     if len(set(values)) > 1:
         values = [f"{escape(line.name)} {value}" for line, value in zip(lines, values, strict=True)]
     else:
         values = values[:1]
-    charts.constant.append(f"{escape(title)} <b>{', '.join(values)}</b>")
+    is_single = all(len(line.series.values) == 1 for line in lines)
+    (charts.single if is_single else charts.constant).append((title, ", ".join(values)))
 
 
 def _is_level(line: Line) -> bool:
@@ -188,23 +233,39 @@ def _is_level(line: Line) -> bool:
     )
 
 
-def _card(record: Record, title: str, lines: Sequence[Line], unit: str, hint: str, num_not_finite: int = 0) -> str:
+def charts_grid(charts: Charts) -> str:
+    """Returns a grid of the curves that move, and lists of the metrics that do not or have one value so far."""
+    lists = _levels("Never moved", charts.constant) + _levels("One value so far", charts.single)
+    return grid("three", charts.cards) + lists
+
+
+def _levels(title: str, levels: Sequence[tuple[str, str]]) -> str:
+    if not levels:
+        return ""
+    entries = "".join(f"<div><dt>{breakable(name)}</dt><dd>{value}</dd></div>" for name, value in levels)
+    return f'<div class="card levels"><h3>{title}</h3><dl>{entries}</dl></div>'
+
+
+def card(axes: Axes, chart: Diagnostic, lines: Sequence[Line], num_not_finite: int = 0) -> str:
+    """Returns a chart with its title, what the values were first and last, and its hint."""
+    title, hint = chart.title, chart.hint
     now = [_change(line.series.values) for line in lines]
     legend = "".join(
-        f'<span><i class="swatch back-{line.colour}"></i>{escape(line.name)} <b>{change}</b></span>'
+        f'<span><i class="swatch back-{line.colour}"></i><span class="name">{escape(line.name)}</span> '
+        f"<b>{change}</b></span>"
         for line, change in zip(lines, now, strict=True)
         if len(lines) > 1
     )
     changes = "; ".join(
         f"{line.name} from {number(line.series.values[0])} to {number(line.series.values[-1])}" for line in lines
     )
-    chart = line_chart(lines, unit, record.span, f"{title}: {changes}") if lines else ""
+    plot = line_chart(lines, chart.unit, axes.iterations, f"{title}: {changes}", axes.others) if lines else ""
     warning = f'<p class="hint down">{count(num_not_finite)} values were not finite.</p>' if num_not_finite else ""
     return (
         f'<figure class="card"><figcaption><h3>{escape(title)}</h3>'
         f'<span class="now">{now[0] if len(lines) == 1 else ""}</span></figcaption>'
         + (f'<div class="legend">{legend}</div>' if legend else "")
-        + chart
+        + plot
         + warning
         + (f'<p class="hint">{escape(hint)}</p>' if hint else "")
         + "</figure>"

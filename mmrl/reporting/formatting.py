@@ -7,6 +7,7 @@ from typing import Any
 
 MINUS = "\N{MINUS SIGN}"
 NOTHING = "\N{EN DASH}"
+DIRECTIONS = re.compile("[\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]")  # of Unicode's bidirectional algorithm
 
 
 def number(value: Any) -> str:
@@ -25,7 +26,16 @@ def breakable(name: str) -> str:
     """Returns a name as HTML in which lines break behind `_`, `:`, `.` and `/`, and not elsewhere in a word
     that fits.
     """
-    return re.sub("([_:./])", r"\1<wbr>", escape(name, quote=False))
+    return re.sub("([_:./])", r"\1<wbr>", _without_directions(escape(name, quote=False)))
+
+
+def shown_text(text: str) -> str:
+    """Returns a text of anybody's as HTML; marks that would turn the direction of the page's text are written out."""
+    return _without_directions(escape(text))
+
+
+def _without_directions(text: str) -> str:
+    return DIRECTIONS.sub(lambda mark: f"\\u{ord(mark[0]):04x}", text)
 
 
 def count(value: float) -> str:

@@ -1,4 +1,4 @@
-"""Former names of metrics: logs of older runs are read under the present names."""
+"""Names of metrics: those that differ between equal runs, and former ones, which are read as the present ones."""
 
 from collections.abc import Mapping
 from typing import TypeVar
@@ -8,6 +8,8 @@ Value = TypeVar("Value")
 RENAMED: Mapping[str, str] = {
     "tokens/drawn": "tokens/sampled",
 }
+
+VARYING = ("time/", "memory/")  # begin the names of metrics that differ between equal runs
 
 
 def renamed(metrics: Mapping[str, Value]) -> dict[str, Value]:

@@ -1,79 +1,85 @@
 """The report's page: its sections in the order of reading, as one HTML document that loads nothing."""
 
-from base64 import b64encode
 from collections.abc import Sequence
-from dataclasses import dataclass
-from hashlib import sha256
+from dataclasses import dataclass, field
 from html import escape
 
-from mmrl.reporting.charts import library, share_bar
-from mmrl.reporting.curves import Charts, diagnostics, reward_breakdown, score_curves
-from mmrl.reporting.formatting import count, duration, number
+from mmrl.reporting.charts import share_bar
+from mmrl.reporting.curves import charts_grid, diagnostics, resource_curves, reward_breakdown, score_curves
+from mmrl.reporting.document import Section, grid, loading_nothing
+from mmrl.reporting.formatting import count, duration, number, shown_text
 from mmrl.reporting.headline import Headline, headline
+from mmrl.reporting.prompt_groups import GroupRecord, groups_about, groups_table, prompts_about, prompts_table
 from mmrl.reporting.record import Record
-from mmrl.reporting.sample_pairs import about_pairs, pair_cards
-from mmrl.reporting.samples import Pairs
-from mmrl.reporting.theme import NUM_COLOURS, SCRIPT, STYLE
+from mmrl.reporting.theme import NUM_COLOURS
 from mmrl.reporting.trends import opposed
 
 TIME_PARTS = {
     "time/rollout": "sampling: prompts and network calls",
     "time/decode": "latents to pixels, tokens to text",
     "time/score": "rewards",
+    "time/environment": "pages and screens that the rollout waited for",
     "time/update": "forward, backward, optimizer step",
+    "time/recording": "groups and samples for this page",
 }
 
 OF_REWARDS = "time/reward/"
 
 
-def page(record: Record, pairs: Pairs | None) -> str:
-    """Returns the whole document."""
+@dataclass(frozen=True)
+class Shown:
+    """What a page shows beside the metrics; empty texts where there is nothing."""
+
+    findings: str = ""
+    samples_title: str = "Before and after"
+    samples_about: str = ""
+    samples: str = ""
+    rollouts_about: str = ""
+    rollouts: str = ""
+    groups: GroupRecord = field(default_factory=GroupRecord)
+
+
+def page(record: Record, shown: Shown) -> str:
+    """Returns the whole document of a report."""
+    return loading_nothing(record.name, head_of(record), sections_of(record, shown))
+
+
+def sections_of(record: Record, shown: Shown) -> list[Section]:
+    """Returns the sections with something in them, in the order of reading."""
+    groups = groups_table(shown.groups)
+    if histories := prompts_table(shown.groups):
+        groups += f'<p class="about after">{prompts_about(shown.groups)}</p>{histories}'
     sections = [
-        ("Curves", "curves", "", _grid("two", score_curves(record))),
-        ("Before and after", "samples", about_pairs(pairs), pair_cards(pairs)),
-        (
+        Section("Findings", "findings", "What the run noticed about itself.", shown.findings),
+        Section("Curves", "curves", "", grid("two", score_curves(record))),
+        Section(shown.samples_title, "samples", shown.samples_about, shown.samples),
+        Section("Training rollouts", "rollouts", shown.rollouts_about, shown.rollouts),
+        Section("Best and worst groups", "groups", groups_about(shown.groups), groups),
+        Section(
             "Rewards",
             "rewards",
             "Each reward by itself; the band is one standard deviation over the samples of an iteration.",
-            _warnings(opposed(record)) + _charts(reward_breakdown(record)),
+            _warnings(opposed(record)) + charts_grid(reward_breakdown(record)),
         ),
-        ("Diagnostics", "diagnostics", "Is the optimizer healthy?", _charts(diagnostics(record))),
-        ("Where the time goes", "time", _time_about(record), _time(record)),
-        ("Settings", "settings", "", _settings(record.config)),
-        ("Versions", "versions", "", _versions(record)),
+        Section("Diagnostics", "diagnostics", "Is the optimizer healthy?", charts_grid(diagnostics(record))),
+        Section("Where the time goes", "time", _time_about(record), _time(record)),
+        Section("Time and memory over the run", "resources", "", grid("two", resource_curves(record))),
+        Section("Settings", "settings", "", _settings(record.config)),
+        Section("Versions", "versions", "", _versions(record)),
     ]
-    present = [section for section in sections if section[3]]
-    links = "".join(f'<a href="#{anchor}">{title}</a>' for title, anchor, _, _ in present)
-    body = "".join(
-        f'<section id="{anchor}"><h2>{title}</h2><p class="about">{about}</p>{content}</section>'
-        for title, anchor, about, content in present
-    )
-    style, script = (of_uplot + own for of_uplot, own in zip(library(), (STYLE, SCRIPT), strict=True))
-    return (
-        '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
-        f'<meta http-equiv="Content-Security-Policy" content="{_policy(style, script)}">'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f"<title>{escape(record.name)} - mmrl</title><style>{style}</style></head><body><main>"
-        f"{_header(record, headline(record))}<nav>{links}</nav>{body}</main>"
-        f'<div id="tip" role="status"></div><script>{script}</script></body></html>\n'
-    )
+    return [section for section in sections if section.content]
+
+
+def head_of(record: Record, status: str | None = None) -> str:
+    """Returns what a run achieved; `status`: HTML in place of the note that it did not finish."""
+    return _header(record, headline(record), status)
 
 
 def _warnings(notes: Sequence[str]) -> str:
     return "".join(f'<p class="warning">{note}</p>' for note in notes)
 
 
-def _policy(*texts: str) -> str:
-    """Returns the page's security policy: nothing loads but inlined media, and no style or script but these two."""
-    style, script = (b64encode(sha256(text.encode()).digest()).decode() for text in texts)
-    return (
-        "default-src 'none'; img-src data:; media-src data:; "
-        f"style-src 'sha256-{style}'; script-src 'sha256-{script}'; "
-        "base-uri 'none'; form-action 'none'"
-    )
-
-
-def _header(record: Record, numbers: Headline) -> str:
+def _header(record: Record, numbers: Headline, status: str | None) -> str:
     cost = [f"{count(numbers.iterations)} iterations"]
     if numbers.network_calls is not None:
         cost.append(f"{count(numbers.network_calls)} network calls")
@@ -93,8 +99,9 @@ def _header(record: Record, numbers: Headline) -> str:
         if numbers.is_finished
         else '<p class="warning">This run did not finish; the numbers are those it logged.</p>'
     )
+    stopped = stopped if status is None else status
     return (
-        f'<header><p class="eyebrow">mmrl training report</p><h1>{escape(record.name)}</h1>'
+        f'<header><p class="eyebrow">mmrl training report</p><h1>{shown_text(record.name)}</h1>'
         f'<p class="lead">{lead}</p>{stopped}{_tiles(numbers)}</header>'
     )
 
@@ -131,16 +138,6 @@ def _words(name: str) -> str:
     return escape(name.replace("_", " "))
 
 
-def _charts(charts: Charts) -> str:
-    """Returns a grid of the curves that move, and a line of the metrics that do not."""
-    level = f'<p class="constant">Constant: {"; ".join(charts.constant)}.</p>' if charts.constant else ""
-    return _grid("three", charts.cards) + level
-
-
-def _grid(columns: str, cards: Sequence[str]) -> str:
-    return f'<div class="grid {columns}">{"".join(cards)}</div>' if cards else ""
-
-
 def _time_about(record: Record) -> str:
     evaluation = record.total("time/evaluation")
     seconds_of_rewards = {
@@ -149,9 +146,11 @@ def _time_about(record: Record) -> str:
     each = ", ".join(f"{escape(name)} {duration(seconds)}" for name, seconds in seconds_of_rewards.items() if seconds)
     waited, worked = record.total("time/decoding"), record.total("time/decoding_workers")
     beside = f"; threads worked on them for {duration(worked)} beside the loop" if worked else ""
+    acted = record.total("time/environment_workers")
+    world = f"Copies of the environment worked for {duration(acted)}, side by side. " if acted else ""
     decoding = f"Rollouts waited {duration(waited)} for prompts to be decoded and encoded{beside}. " if waited else ""
     apart = f"Evaluation took {duration(evaluation)} more, apart from training. " if evaluation else ""
-    return (apart + decoding) + (
+    return (apart + decoding + world) + (
         f"Rewards, which score while other samples are made where there are several chunks: {each}." if each else ""
     )
 
@@ -187,11 +186,14 @@ class _TimePart:
 
 def _time_parts(record: Record) -> list[_TimePart]:
     """Returns one part for each colour but the last, which is the rest of the iterations' time."""
-    apart = {"time/iteration", "time/evaluation", "time/decoding", "time/decoding_workers"}  # the last two: inside
+    apart = {"time/iteration", "time/evaluation"}
+    apart |= {"time/decoding", "time/decoding_workers", "time/environment_workers"}  # inside of the others, or beside
     names = [name for name in TIME_PARTS if name in record.metrics]
     apart |= {name for name in record.metrics if name.startswith(OF_REWARDS)}  # inside of the others
     names += [name for name in record.metrics if name.startswith("time/") and name not in apart | TIME_PARTS.keys()]
     seconds = {name: record.total(name) or 0.0 for name in names}
+    if "time/environment" in seconds and "time/rollout" in seconds:  # which is inside of it
+        seconds["time/rollout"] = max(0.0, seconds["time/rollout"] - seconds["time/environment"])
     parts = [
         _TimePart(name.removeprefix("time/"), TIME_PARTS.get(name, ""), seconds[name], colour)
         for colour, name in zip(range(1, NUM_COLOURS), names, strict=False)

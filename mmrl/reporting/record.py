@@ -85,6 +85,11 @@ def read_record(run: Path) -> Record:
         raise ConfigError(
             f"{run} holds no metrics yet: metrics.jsonl is missing or empty, so there is nothing to report"
         )
+    return read_record_of(run, metrics)
+
+
+def read_record_of(run: Path, metrics: dict[str, Series]) -> Record:
+    """Returns the run at `run` with metrics that were read already. Raises ConfigError for a damaged file."""
     config = run / "config.yaml"
     return Record(
         name=run.resolve().name,
@@ -129,14 +134,16 @@ def _read_metrics(path: Path) -> dict[str, Series]:
             continue
         if not line.endswith(b"\n") and not line.rstrip().endswith(b"}"):
             break  # the process was killed while it wrote its last line
-        _add_line(metrics, path, number, read_object(path, line, f", line {number}"))
+        add_line(metrics, path, line, f", line {number}")
     return metrics
 
 
-def _add_line(metrics: dict[str, Series], path: Path, number: int, line: dict[str, Any]) -> None:
+def add_line(metrics: dict[str, Series], path: Path, content: bytes, place: str = "") -> None:
+    """Adds a line of metrics.jsonl to the series. Raises ConfigError, with its place, where it is damaged."""
+    line = read_object(path, content, place)
     iteration = line.pop("iteration", None)
     if not isinstance(iteration, int) or isinstance(iteration, bool) or not 0 <= iteration < 2**53:
-        raise ConfigError(f"{path}, line {number} is damaged: no 'iteration' of 0 or more, got {iteration!r:.80}")
+        raise ConfigError(f"{path}{place} is damaged: no 'iteration' of 0 or more, got {iteration!r:.80}")
     for name, value in renamed(line).items():
         if value is not None and (isinstance(value, bool) or not isinstance(value, int | float)):
             continue

@@ -17,6 +17,7 @@ from mmrl.system.errors import ConfigError
 LARGEST = 512  # pixels of the longer side: twice what a page shows, enough for a sharp screen
 LARGEST_ANSWERED = 768  # of a question's image: it is shown larger
 MARK = "<image>"  # where an image stands in a prompt's text
+PLACES = ("best", "worst", "widest")  # of a training group in its iteration
 TINY = 128  # pixels: up to here every pixel is meant to be seen
 
 
@@ -33,6 +34,8 @@ class Sample:
     video: Path | None = None
     conditions: tuple[Path, ...] = ()  # the images that a picture or a video was made from
     roles: tuple[str, ...] = ()  # of these images, in order; (): the run does not say
+    total: float | None = None  # of a training sample
+    places: tuple[str, ...] = ()  # of a training sample's group: best, worst, widest
 
     @property
     def question(self) -> str:
@@ -73,10 +76,10 @@ def read_pairs(run: Path) -> Pairs | None:
 
     Raises ConfigError when a samples.json is not what a run writes.
     """
-    saved = sorted((int(path.parent.name), path) for path in run.glob("samples/*/samples.json") if _is_saved(path))
+    saved = saved_iterations(run)
     if len(saved) < 2:
         return None
-    before, after = (_read_snapshot(*saved[end]) for end in (0, -1))
+    before, after = (read_snapshot(iteration, saved[iteration]) for iteration in (min(saved), max(saved)))
     later = {(sample.prompt, sample.seed): sample for sample in after.samples}
     pairs = [
         (sample, later[sample.prompt, sample.seed])
@@ -84,6 +87,20 @@ def read_pairs(run: Path) -> Pairs | None:
         if (sample.prompt, sample.seed) in later
     ]
     return Pairs(before.iteration, after.iteration, pairs) if pairs else None
+
+
+def saved_iterations(run: Path, kind: str = "samples") -> dict[int, Path]:
+    """Returns the files of samples by iteration, ascending; `kind`: `samples`, or `rollouts` of training."""
+    saved = (path for path in run.glob(f"{kind}/*/samples.json") if path.parent.name.isdecimal())
+    return dict(sorted((int(path.parent.name), path) for path in saved))
+
+
+def read_snapshot(iteration: int, path: Path) -> Snapshot:
+    """Returns the samples of a samples.json. Raises ConfigError where it is not what a run writes."""
+    entries = read_object(path, read_bytes(path)).get("samples")
+    if not isinstance(entries, list):
+        raise ConfigError(f"{path} is damaged: it needs a list 'samples', got {type(entries).__name__}")
+    return Snapshot(iteration, [_read_sample(path, entry) for entry in entries])
 
 
 def data_uri(picture: Image.Image, largest: int = LARGEST) -> str:
@@ -122,17 +139,6 @@ def is_tiny(picture: Image.Image) -> bool:
     return max(picture.size) <= TINY
 
 
-def _is_saved(path: Path) -> bool:
-    return path.parent.name.isdecimal()
-
-
-def _read_snapshot(iteration: int, path: Path) -> Snapshot:
-    entries = read_object(path, read_bytes(path)).get("samples")
-    if not isinstance(entries, list):
-        raise ConfigError(f"{path} is damaged: it needs a list 'samples', got {type(entries).__name__}")
-    return Snapshot(iteration, [_read_sample(path, entry) for entry in entries])
-
-
 def _read_sample(path: Path, entry: Any) -> Sample:
     if (
         not isinstance(entry, dict)
@@ -160,6 +166,8 @@ def _read_sample(path: Path, entry: Any) -> Sample:
         video=path.parent / str(file) if is_video else None,
         conditions=_conditions(path, entry) if text is None else (),
         roles=_roles(path, entry),
+        total=_finite(entry.get("total")),
+        places=tuple(word for word in PLACES if word in (entry.get("places") or ())),
     )
 
 

@@ -49,6 +49,12 @@ h3 { font-size: 15px; font-weight: 600; overflow-wrap: anywhere; }
 .now { color: var(--soft); font-size: 14px; white-space: nowrap; }
 .hint { color: var(--soft); font-size: 13px; line-height: 1.45; margin-top: 8px; }
 .legend { display: flex; flex-wrap: wrap; gap: 2px 14px; font-size: 13px; color: var(--soft); margin-bottom: 4px; }
+.legend > span { min-width: 0; max-width: 100%; display: inline-flex; align-items: baseline; gap: 0 6px; }
+.legend .swatch { margin: 0; flex: none; }
+.legend .name { overflow: hidden; text-overflow: ellipsis; white-space: nowrap; max-width: 16em; }
+.chooser { color: var(--soft); font-size: 14px; margin-bottom: 12px; }
+select { font: inherit; color: var(--ink); background: var(--card); border: 1px solid var(--faint); border-radius: 8px;
+  padding: 4px 10px; }
 .legend b, .constant b { font-weight: 600; color: var(--ink); white-space: nowrap; }
 .constant { color: var(--soft); font-size: 14px; overflow-wrap: anywhere; }
 .grid + .constant { margin-top: 14px; }
@@ -101,7 +107,43 @@ details { background: var(--card); border: 1px solid var(--faint); border-radius
 summary { cursor: pointer; padding: 14px 18px; font-weight: 500; }
 details pre { margin: 0; padding: 0 18px 16px; overflow-x: auto; font: 13px/1.5 ui-monospace, "SF Mono", Menlo,
   Consolas, "Liberation Mono", monospace; }
+.levels { margin-top: 14px; }
+.levels dl { display: grid; grid-template-columns: repeat(auto-fill, minmax(210px, 1fr)); gap: 8px 22px;
+  margin-top: 8px; }
+.levels dl > div { display: flex; justify-content: space-between; gap: 10px; border-bottom: 1px solid var(--faint);
+  padding-bottom: 4px; font-size: 14px; }
+.levels dt { color: var(--soft); overflow-wrap: anywhere; min-width: 0; }
+.levels dd { font-weight: 600; text-align: right; }
+.findings { list-style: none; margin: 0; padding: 0; display: grid; gap: 10px; }
+.finding { border-left-width: 4px; }
+.finding.fatal { border-left-color: var(--bad); }
+.finding.warning { border-left-color: var(--c3); margin-top: 0; padding: 16px 18px; }
+.finding.note { border-left-color: var(--c4); }
+.finding .head { display: flex; flex-wrap: wrap; align-items: baseline; gap: 4px 10px; margin-bottom: 4px; }
+.finding code { font: 600 14px ui-monospace, Menlo, Consolas, "Liberation Mono", monospace; overflow-wrap: anywhere; }
+.finding .when { color: var(--soft); font-size: 13px; margin-left: auto; }
+.finding .cause, .finding .remedy { overflow-wrap: anywhere; }
+.finding .remedy { color: var(--soft); }
+.badge { font-size: 12px; font-weight: 650; padding: 1px 8px; border-radius: 999px; color: #fff;
+  white-space: nowrap; }
+.badge.fatal { background: #b42318; } .badge.warning { background: #8a5200; } .badge.note { background: #2563a0; }
+.badge.place { background: var(--faint); color: var(--ink); font-weight: 500; }
+.prompt-cell { overflow-wrap: anywhere; width: 60%; }
+.prompt-cell .badge { margin-left: 4px; }
+.wide-table { overflow-x: auto; }
+#groups > * + * { margin-top: 10px; }
+.about.after { margin: 16px 0 0; }
+details .inside { padding: 0 18px 14px; }
+.spark { display: block; width: 120px; height: 28px; }
+.spark polyline { fill: none; stroke: var(--c1); stroke-width: 1.5; } .spark circle { fill: var(--c1); }
+.group { margin-top: 14px; }
+.members, .film { display: grid; gap: 12px; grid-template-columns: repeat(4, minmax(0, 1fr)); align-items: start; }
+.members > div, .film > div { min-width: 0; }
+.film { display: flex; overflow-x: auto; padding-bottom: 6px; }
+.film > div { flex: 0 0 200px; }
+.prompt, pre.answer, .cause, .remedy, .prompt-cell { unicode-bidi: isolate; }
 @media (max-width: 900px) {
+  .members { grid-template-columns: repeat(2, minmax(0, 1fr)); }
   .grid.three, .pairs { grid-template-columns: repeat(2, minmax(0, 1fr)); }
   .pairs.wide { grid-template-columns: minmax(0, 1fr); }
   .tiles { grid-template-columns: repeat(3, minmax(0, 1fr)); }
@@ -136,45 +178,58 @@ const colour = name => getComputedStyle(document.documentElement).getPropertyVal
 const axis = more => ({stroke: () => colour("--soft"), font: "12px system-ui", labelFont: "12px system-ui",
   labelSize: 18, ticks: {show: false}, ...more});
 const whole = Array.from({length: 24}, (_, n) => [1, 2, 5][n % 3] * 10 ** Math.floor(n / 3));
+const fine = [0.01, 0.02, 0.05, 0.1, 0.2, 0.5, ...whole], chooser = document.getElementById("axis");
+let chosen = 0;  // the horizontal axis: 0 is the iteration
 function point(plot) {
   const {idx, left, top} = plot.cursor, box = plot.over.getBoundingClientRect();
   tip.style.visibility = idx == null ? "hidden" : "visible";
   if (idx == null) return;
   const there = plot.series.map((one, n) => [one.label, plot.data[n][idx]]).slice(1);
   const lines = there.filter(([name, y]) => name && y != null).map(([name, y]) => `${name}: ${text(y)}`);
-  tip.textContent = [`iteration ${plot.data[0][idx].toLocaleString("en")}`, ...lines].join("\\n");
+  tip.textContent = [`${plot.axes[0].label} ${plot.data[0][idx].toLocaleString("en")}`, ...lines].join("\\n");
   tip.style.left = `${Math.max(8, Math.min(box.left + left + 14, innerWidth - tip.offsetWidth - 8))}px`;
   const above = box.top + top - tip.offsetHeight - 12;
   tip.style.top = `${above < 8 ? box.top + top + 16 : above}px`;
 }
-const charts = [...document.querySelectorAll(".chart")].map(box => {
-  const {unit, span, lines} = JSON.parse(box.dataset.chart), tables = [], series = [{}], bands = [];
+let charts = [];
+chooser?.addEventListener("change", () => { chosen = +chooser.value; tip.style.visibility = "hidden"; });
+const chart = box => {
+  const {unit, span, lines, others = []} = JSON.parse(box.dataset.chart), series = [{}], bands = [];
+  const axes = [{name: "iteration", span}, ...others], place = line => chosen ? line.xs[chosen - 1] : line.x;
+  const table = () => uPlot.join(lines.flatMap(line =>
+    [...(line.low ? [[place(line), line.high, line.low]] : []), [place(line), line.y]]));
   for (const line of lines) {
     const stroke = () => colour(`--c${line.colour}`), base = {spanGaps: true, width: 2};
     if (line.low) {
       bands.push({series: [series.length, series.length + 1], fill: () => `${stroke()}2b`});
       series.push(...["", ""].map(label => ({...base, label, width: 0, points: {show: false}})));
-      tables.push([line.x, line.high, line.low]);
     }
     series.push({...base, label: line.name, stroke, points: {show: line.x.length <= 40, fill: stroke}});
-    tables.push([line.x, line.y]);
   }
   const size = () => ({width: box.clientWidth, height: Math.max(200, box.clientWidth / 2)});
   const plot = new uPlot({
     ...size(), series, bands, legend: {show: false}, cursor: {y: false}, hooks: {setCursor: [point]},
     scales: {x: {time: false, auto: false, min: span[0], max: span[1],
       range: (_, low, high) => high > low ? [low, high] : [low - 0.5, high + 0.5]}},
-    axes: [axis({grid: {show: false}, label: "iteration", incrs: whole, size: 24}),
+    axes: [axis({grid: {show: false}, label: "iteration", incrs: () => chosen ? fine : whole, size: 24}),
       axis({grid: {stroke: () => colour("--faint"), width: 1}, label: unit, values: (_, marks) => marks.map(text),
         size: (_, marks) => 14 + 7 * Math.max(2, ...(marks ?? []).map(mark => mark.length))})],
-  }, uPlot.join(tables), box);
+  }, table(), box);
+  chooser?.addEventListener("change", () => {
+    plot.axes[0].label = axes[chosen].name;
+    plot.setData(table(), false);
+    plot.setScale("x", {min: axes[chosen].span[0], max: axes[chosen].span[1]});
+  });
   new ResizeObserver(() => plot.setSize(size())).observe(box);
   return plot;
-});
+};
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => charts.forEach(plot => plot.redraw()));
-if (matchMedia("(prefers-reduced-motion: no-preference)").matches) {
-  const watch = new IntersectionObserver(seen => seen.forEach(({target, isIntersecting}) =>
-    isIntersecting ? target.play().catch(() => {}) : target.pause()));
-  document.querySelectorAll("video").forEach(video => watch.observe(video));
+const playing = matchMedia("(prefers-reduced-motion: no-preference)").matches
+  ? new IntersectionObserver(seen => seen.forEach(({target, isIntersecting}) =>
+    isIntersecting ? target.play().catch(() => {}) : target.pause())) : null;
+function show(part) {
+  charts.push(...[...part.querySelectorAll(".chart")].map(chart));
+  if (playing) part.querySelectorAll("video").forEach(video => playing.observe(video));
 }
+show(document);
 """

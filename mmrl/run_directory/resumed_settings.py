@@ -16,6 +16,7 @@ MAY_CHANGE = (
     # where and how a server is reached
     *(f"modality.engine.{name}" for name in ("url", "retries", "timeout_seconds", "outage_seconds")),
     "rollout.devices",  # where the next iteration is sampled
+    "rollout.saved_every",  # for people to look at
     "evaluation.stop_after",
     "data",  # threads, and what they may hold
     *DESCRIBING,

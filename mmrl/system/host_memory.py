@@ -1,11 +1,14 @@
-"""Tensors in the CPU's memory, from which a GPU reads them fast; and how much memory is free."""
+"""Tensors in the CPU's memory, from which a GPU reads them fast; how much memory is free, and how much is taken."""
 
+import os
+import resource
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
 _MEMINFO = Path("/proc/meminfo")
+_OWN = Path("/proc/self/statm")
 
 
 def on_host(tensor: Tensor) -> Tensor:
@@ -26,3 +29,10 @@ def free_bytes(device: torch.device) -> int:
         raise ValueError(f"the free memory of {device.type} is not known here")
     lines = _MEMINFO.read_text(encoding="utf-8").splitlines()
     return 1024 * int(next(line for line in lines if line.startswith("MemAvailable")).split()[1])
+
+
+def resident_bytes() -> int:
+    """Returns the bytes of the CPU's memory that this process holds; where there is no /proc, the most it held."""
+    if _OWN.is_file():
+        return int(_OWN.read_bytes().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss  # bytes on a Mac

@@ -70,6 +70,8 @@ class SavedSample:
     has_actions: bool = False  # whether answers are read as actions
     action: Action | None = None  # the action that the answer writes, in pixels of the original screenshot
     target: Mapping[str, Any] = field(default_factory=dict)  # what the rewards judged it by
+    total: float | None = None  # of a training sample: what the rewards are worth
+    places: tuple[str, ...] = ()  # of a training sample's group in its iteration: best, worst, widest
 
 
 @dataclass(frozen=True)
@@ -317,12 +319,15 @@ def save_samples(
             fields_of_action = asdict(sample.action)
             is_kind_only = ["is_kind_only"] if sample.action.is_kind_only else []
             entry["action"] = {name: fields_of_action[name] for name in ("kind", *sample.action.parts, *is_kind_only)}
-        if target := {name: plain for name, value in sample.target.items() if (plain := _plain(value)) is not None}:
+        if target := {name: kept for name, value in sample.target.items() if (kept := plain(value)) is not None}:
             entry["target"] = target
+        if sample.places:
+            entry |= {"total": sample.total, "places": list(sample.places)}
         listed.append(entry)
     kind = "text"
     if samples and samples[0].text is None:
         kind = "image" if samples[0].video is None else "video"
+    # in one step: a page that is open beside the run may read at any moment
     replace_file(folder / "samples.json", json.dumps({"kind": kind, "samples": listed}, indent=1).encode())
 
 
@@ -339,12 +344,12 @@ def _kept(picture: Picture, folder: Path) -> Path:
     return file
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
     """Returns the part of a target's value that JSON can hold; None where there is none."""
     if isinstance(value, str | bool | int) or (isinstance(value, float) and math.isfinite(value)):
         return value
     if isinstance(value, list | tuple):
-        return [_plain(one) for one in value]
+        return [plain(one) for one in value]
     if isinstance(value, Mapping):
-        return {str(name): _plain(one) for name, one in value.items()}
+        return {str(name): plain(one) for name, one in value.items()}
     return None

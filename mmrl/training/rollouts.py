@@ -1,7 +1,7 @@
 """The groups of one iteration: sampled, scored while the next are sampled, filtered, refilled."""
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -13,6 +13,7 @@ from mmrl.core.config import GroupSettings
 from mmrl.core.contracts import Advantage, ConfigError, Modality, Prefetching, Sampler, SamplingAhead
 from mmrl.core.data import Paths, Prompt, Rollout, Scores, WeightsName
 from mmrl.core.keys import GroupKey
+from mmrl.media.mp4 import Video
 from mmrl.plans.groups import GroupPlan
 from mmrl.plans.offline import roll_out
 from mmrl.plans.sizes import policy_for
@@ -24,6 +25,7 @@ from mmrl.training.allocation import further_members
 from mmrl.training.processes import Processes
 from mmrl.training.sampling_process import GroupRequest, SamplingProcess
 from mmrl.training.sharding import dummy_rollout
+from mmrl.training.small_videos import small_videos
 from mmrl.training.thought import ThoughtReader
 
 KeyedPrompt = tuple[GroupKey, Prompt]
@@ -42,6 +44,7 @@ class Collected:
     paths: Paths | None  # of the decisions of the samples of all processes, in the order of the scores
     num_calls: int  # network evaluations of this process
     metrics: dict[str, float]  # of the rollouts of all processes, without their scores
+    videos: tuple[Video, ...] = ()  # small copies of this process's, where some are to be saved; else none
 
     def own(self, advantages: Tensor) -> Tensor:
         """Returns the rows [B, 1] or [B, K] of this process's samples, of values [B_all] or [B_all, K_all] of all
@@ -90,12 +93,15 @@ class Collector:
     thoughts: ThoughtReader = field(default_factory=ThoughtReader)  # for rewards that need what the policy thinks
     ahead: int = 0  # iterations that a rollout may be sampled ahead of
     elsewhere: SamplingProcess | None = None  # what samples ahead; None: the policy's inference engine
+    saves: Callable[[int], bool] = lambda iteration: False  # whether samples of an iteration are saved for people
+    _videos: list[Video] = field(default_factory=list, init=False, repr=False, compare=False)
 
     def __call__(self, iteration: int, weights: WeightsName) -> Collected:
         """Returns the groups of `iteration`, sampled under `weights`. Every process must call it.
 
         Raises ConfigError where too many prompts cannot be read, RunError where too many samples could not be scored.
         """
+        self._videos.clear()
         rounds: list[tuple[Rollout | None, Scores, Tensor, Paths | None]] = []
         kept: list[int] = []
         hinted: list[Prompt] = []  # of groups that failed as a whole: taken again, with a hint
@@ -136,7 +142,7 @@ class Collector:
         if self.groups.more is not None:
             sizes = rounds[0][1].prompt_index.bincount()
             metrics["groups/largest"] = float(sizes.max()) if len(sizes) else 0.0
-        return _join(rounds, sorted(kept), metrics)
+        return replace(_join(rounds, sorted(kept), metrics), videos=tuple(self._videos))
 
     def prefetch(self) -> None:
         """Lets the policy begin to decode and encode this process's prompts of the next iteration, if it can.
@@ -230,7 +236,7 @@ class Collector:
         Also returns the reason for each prompt that could not be read, by prompt index; such a prompt has no group.
         """
         chunks = self._chunks(requests)
-        rollouts, judgements, unread = [], [], dict[int, str]()
+        rollouts, judgements, unread, videos = [], [], dict[int, str](), list[Video]()
         with ScoringQueue(self.scorer, self.processes.device) as queue:
             for number in range(self.processes.maximum(len(chunks))):
                 rollout, more = self._sample(chunks[number]) if number < len(chunks) else (None, {})
@@ -246,11 +252,13 @@ class Collector:
                     queue.submit(rollout, iteration, thought)
                 else:
                     judgements.append(self.scorer.judge(rollout, iteration, thought))
+                videos += small_videos(rollout.outputs) if self.saves(iteration) else []
                 kept = rollout.without_videos()
                 rollouts.append(kept.on_host() if self.stores_on_host else kept)
                 del rollout, kept  # else its videos would be held while the next are sampled
             if not rollouts:
                 return None, None, unread
+            self._videos.extend(videos)
             return Rollout.join(rollouts), Judgement.join(judgements) if judgements else queue.join(), unread
 
     def _sample(self, chunk: Sequence[MemberRequest]) -> tuple[Rollout | None, dict[int, str]]:

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from mmrl.core.config import RunConfig
 from mmrl.core.contracts import (
+    Acting,
     Advantage,
     ConfigError,
     DivergedError,
@@ -24,6 +25,7 @@ from mmrl.core.contracts import (
 )
 from mmrl.core.data import Rollout, WeightsName
 from mmrl.core.keys import GroupKey, seed_from
+from mmrl.diagnosis.watch import Watch
 from mmrl.prompts.stream import template_metrics
 from mmrl.reporting.tracking import Tracking
 from mmrl.run_directory.checkpoint_files import path_of
@@ -32,7 +34,7 @@ from mmrl.scoring.metrics import degenerate_groups, score_metrics
 from mmrl.system.errors import HangError
 from mmrl.system.out_of_memory import Result, in_halves, random_state, set_random_state
 from mmrl.system.versions import version_of
-from mmrl.training import checkpoint
+from mmrl.training import checkpoint, group_records
 from mmrl.training.callbacks import CallbackError, Callbacks, Event, TrainControl, TrainState, frozen
 from mmrl.training.checkpoint import Checkpoint
 from mmrl.training.divergence import MAX_STUCK, both_fell, check_weights, diverged, norm_metrics, stuck_for
@@ -43,6 +45,7 @@ from mmrl.training.member_sampling import member_importance
 from mmrl.training.minibatches import batch_of, minibatches
 from mmrl.training.off_policy_correction import correct, is_corrected
 from mmrl.training.optimizer import learning_rate, step_on_masters
+from mmrl.training.phase_memory import begin_phase, end_phase
 from mmrl.training.processes import Processes
 from mmrl.training.replay import Replay
 from mmrl.training.rollouts import Collected, Collector
@@ -79,6 +82,7 @@ class Trainer:
     newest_metrics: Mapping[str, float] = field(default_factory=dict)  # of the newest iteration of this start
     newest_held_out: Mapping[str, float] = field(default_factory=dict)  # of the newest evaluation of this start
     engine_watch: EngineWatch = field(default_factory=EngineWatch)
+    watch: Watch | None = None  # the doctor, on the main process of a run
 
     def __post_init__(self) -> None:
         self.micro_batch = self.micro_batch or self.config.updates.calls_at_once
@@ -194,6 +198,8 @@ class Trainer:
         """Hands the metrics of the iteration at hand to the log, the trackers and the progress bar."""
         self.check_lock()
         self.tracking.log(self.progress.iteration, metrics)
+        if self.watch is not None:
+            self.watch.see(self.progress.iteration, metrics)
         self.progress.logged += 1
 
     def _check_learning(self) -> None:
@@ -302,11 +308,14 @@ class Trainer:
 
     def _iterate(self, iteration: int) -> dict[str, float]:
         torch.manual_seed(seed_from(self.config.seed, "iteration", iteration))  # for a model's own randomness
-        started, decoding = time.perf_counter(), self._decoding_seconds()
+        started, beside = time.perf_counter(), self._seconds_beside()
+        begin_phase(self.processes.device)
         collected = self.collector(iteration, self.sampling_weights)
-        sampled = time.perf_counter()
+        sampled, rollout_memory = time.perf_counter(), end_phase(self.processes.device)
         scores, min_spread = collected.scores, self.config.groups.min_spread
-        metrics = score_metrics(scores, degenerate_groups(scores, self.advantage, collected.paths, min_spread))
+        is_degenerate = degenerate_groups(scores, self.advantage, collected.paths, min_spread)
+        metrics = score_metrics(scores, is_degenerate)
+        recording = self._record(collected, is_degenerate, iteration + 1)
         scorer = self.collector.scorer
         metrics |= collected.metrics | scorer.changing_weights(iteration) | scorer.spent()
         metrics |= template_metrics(self.config.prompts)
@@ -318,22 +327,52 @@ class Trainer:
             if self.config.rollout.ahead:
                 self.collector.sample_ahead(iteration + 1, self.sampling_weights)
         calls = self.policy.num_calls
+        begin_phase(self.processes.device)
         metrics |= self._learn(collected, iteration)
         if isinstance(self.policy, Keeping):
             self.policy.forget()
         metrics |= self._counts(collected, self.policy.num_calls - calls)
-        metrics |= {name: after - decoding[name] for name, after in self._decoding_seconds().items()}
-        return metrics | {"time/rollout": sampled - started, "time/update": time.perf_counter() - sampled}
+        metrics |= {name: after - beside[name] for name, after in self._seconds_beside().items()}
+        metrics |= self._memory(rollout_memory)
+        update = time.perf_counter() - sampled - recording
+        return metrics | {"time/rollout": sampled - started, "time/recording": recording, "time/update": update}
 
-    def _decoding_seconds(self) -> dict[str, float]:
-        """Returns the seconds so far that this process waited for prompts to be encoded, and that its threads worked.
+    def _record(self, collected: Collected, is_degenerate: Tensor, iteration: int) -> float:
+        """Writes the groups of an iteration, counted from 1, and samples of some; returns the seconds that it took."""
+        started = time.perf_counter()
+        named = self.processes.gather(group_records.named_prompts(collected))
+        is_saved = self.config.rollout.is_saved(iteration, self.config.iterations)
+        chosen = group_records.chosen_samples(collected.scores) if is_saved else []
+        placed = self.processes.gather(group_records.saved_of(collected, chosen))
+        with self.processes.lockstep():
+            if self.tracking.groups is not None:
+                self.check_lock()
+                groups = group_records.groups_of(collected.scores, is_degenerate, named)
+                self.tracking.groups.write(iteration, groups)
+                if placed:
+                    folder = self.tracking.groups.samples_of(iteration)
+                    samples = [sample for _, sample in sorted(placed, key=lambda pair: pair[0])]
+                    save_samples(samples, folder, folder.parent / "questions")
+        return time.perf_counter() - started
 
-        They are inside of `time/rollout`, and beside all of an iteration.
+    def _memory(self, rollout: float) -> dict[str, float]:
+        """Returns GiB of the phases of an iteration, of the process that took most; `rollout`: this process's."""
+        update = end_phase(self.processes.device)
+        of_rollout, of_update = zip(*self.processes.gather([(rollout, update)]), strict=True)
+        return {"memory/rollout": max(of_rollout), "memory/update": max(of_update)}
+
+    def _seconds_beside(self) -> dict[str, float]:
+        """Returns the seconds so far that this process waited for prompts to be encoded, and that its threads worked;
+        and of an agent the same of its environments.
+
+        What was waited for is inside of `time/rollout`, and what worked is beside all of an iteration.
         """
-        if not isinstance(self.policy, Prefetching):
-            return {}
-        waited, worked = self.policy.decoding_seconds()
-        return {"time/decoding": waited, "time/decoding_workers": worked}
+        seconds: dict[str, float] = {}
+        if isinstance(self.policy, Prefetching):
+            seconds["time/decoding"], seconds["time/decoding_workers"] = self.policy.decoding_seconds()
+        if isinstance(self.policy, Acting):
+            seconds["time/environment"], seconds["time/environment_workers"] = self.policy.environment_seconds()
+        return seconds
 
     def _learn(self, collected: Collected, iteration: int) -> dict[str, float]:
         """Makes the optimizer steps of one iteration on minibatches of whole groups, and returns their metrics."""

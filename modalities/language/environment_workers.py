@@ -33,6 +33,7 @@ class World:
         self._calls: SimpleQueue[Callable[[], Any] | None] = SimpleQueue()
         self._answers: SimpleQueue[tuple[Any, BaseException | None]] = SimpleQueue()
         self._deadline = math.inf
+        self._worked = 0.0  # seconds in calls that `take_seconds` has not returned yet
         self._thread = threading.Thread(target=self._work, daemon=True, name="environment")
         self._thread.start()
 
@@ -59,6 +60,11 @@ class World:
             raise BrokenWorld(f"{describe(error)}{place(error, self.environment)}") from error
         return answer
 
+    def take_seconds(self) -> float:
+        """Returns the seconds in calls that ended since this was called last; a call that hangs has not ended."""
+        worked, self._worked = self._worked, 0.0
+        return worked
+
     def leave(self) -> None:
         """Closes the environment without waiting; a thread in the middle of a call ends after the call."""
         threading.Thread(target=self._close, daemon=True, name="closing an environment").start()
@@ -66,10 +72,14 @@ class World:
 
     def _work(self) -> None:
         while (call := self._calls.get()) is not None:
+            started = time.perf_counter()
+            answer: tuple[Any, BaseException | None]
             try:
-                self._answers.put((call(), None))
+                answer = call(), None
             except BaseException as error:  # the only place that catches what an environment raises, sys.exit() too
-                self._answers.put((None, error))
+                answer = None, error
+            self._worked += time.perf_counter() - started
+            self._answers.put(answer)
 
     def _close(self) -> None:
         self.environment.close()

@@ -13,6 +13,7 @@ from PIL import Image
 import mmrl
 from mmrl.commands import listing
 from mmrl.core.config import load_config, to_yaml
+from mmrl.reporting.metric_names import VARYING
 from mmrl.run_directory import start
 from mmrl.run_directory.manifest import write_manifest
 from mmrl.training import checkpoint
@@ -38,7 +39,7 @@ def held_out(run: Path) -> dict[int, dict[str, Any]]:
     """The metrics of the evaluations of a run, by iteration, without times."""
     lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     kept = [line for line in lines if "held_out/score" in line]
-    return {line.pop("iteration"): {k: v for k, v in line.items() if not k.startswith("time/")} for line in kept}
+    return {line.pop("iteration"): {k: v for k, v in line.items() if not k.startswith(VARYING)} for line in kept}
 
 
 @pytest.mark.slow

@@ -72,7 +72,7 @@ def test_a_reward_that_loads_weights_names_their_licence_and_no_other_does() -> 
     rows = listing.rows("rewards")
     licensed = {row["name"]: (row["license"], row["commercial"]) for row in rows if row["license"] is not None}
     loading = {row["name"] for row in rows if "model" in row["needs"]}
-    assert loading <= set(licensed)
+    assert loading <= {*licensed, "human"}, "whose votes are no weights"
     for name in licensed:  # weights have a name on the hub, or come with a package
         text = (ROOT / inspect.getfile(plugins.find("rewards", name))).read_text(encoding="utf-8")
         assert '"model"' in text, name
@@ -103,7 +103,7 @@ def test_a_licence_in_words(row: dict[str, Any], words: str) -> None:
     ("kind", "message"),
     [
         ("reward", r"nothing called 'reward' to list \(did you mean 'rewards'\?\)"),
-        ("x", "known are configs, recipes, families, systems, modalities, samplers, rewards, mixes, losses"),
+        ("x", "known are configs, recipes, families, systems, suites, modalities, samplers, rewards, mixes, losses"),
     ],
 )
 def test_another_kind_is_the_users_error(kind: str, message: str) -> None:
@@ -113,6 +113,7 @@ def test_another_kind_is_the_users_error(kind: str, message: str) -> None:
 
 def test_a_list_without_a_kind_says_which_there_are() -> None:
     with pytest.raises(
-        ConfigError, match=r"list needs a kind: configs, recipes, families, systems, modalities, .*, layouts, labs"
+        ConfigError,
+        match=r"list needs a kind: configs, recipes, families, systems, suites, modalities, .*, layouts, labs",
     ):
         listing.rows("")

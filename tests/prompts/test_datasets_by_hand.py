@@ -34,6 +34,14 @@ POINTS = {
     "Testpoint Description": ["red", "two cubes"],
 }  # fmt: skip
 UNIGENBENCH = json.dumps(POINTS)  # as in data/test_prompts_en_long.csv, 202e371
+VISTA = {  # fields as on the card of AI4Math/MathVista
+    "query": "Hint: answer with a letter.\nQuestion: How long?", "image": "images/1.jpg",
+    "decoded_image": "a.png", "choices": None, "unit": None,
+    "metadata": {"task": "geometry problem solving", "grade": "high school"},
+}  # fmt: skip
+OSWORLD = {"image_path": "a.png", "instruction": "Go", "box_type": "polygon"}
+MMMU = {"id": "validation_Art_Theory_3", "question": "Which <image 1>?", "image_1": "a.png", "image_2": None,
+        "subfield": "x"}  # fmt: skip
 PARTS = [{"type": "image", "image": "a.png"}, {"type": "text", "text": "What?"}]
 
 
@@ -60,6 +68,40 @@ PARTS = [{"type": "image", "image": "a.png"}, {"type": "text", "text": "What?"}]
          {"label": "Correct", "suggestion": "Tap 'OK' now"}),
         ("screenspot", {"img_filename": "a.png", "instruction": "Go", "bbox": [10, 20, 30, 5]},
          {"box": (10.0, 20.0, 40.0, 25.0)}),
+        ("screenspot", {"img_filename": "a.png", "instruction": "Go", "bbox": [10, 20, 30, 5], "data_source": "gitlab",
+                        "data_type": "text"},
+         {"box": (10.0, 20.0, 40.0, 25.0), "data_source": "gitlab", "data_type": "text", "platform": "web",
+          "kind": "web text"}),
+        ("osworld_g", {"id": "a-0", "image_path": "a.png", "instruction": "Go", "box_type": "bbox",
+                       "box_coordinates": [10, 20, 30, 5], "GUI_types": ["Icon"]},
+         {"id": "a-0", "box": (10.0, 20.0, 40.0, 25.0), "box_type": "bbox", "GUI_types": ["Icon"],
+          "polygon": ((10.0, 20.0), (40.0, 20.0), (40.0, 25.0), (10.0, 25.0))}),
+        ("osworld_g", {"image_path": "a.png", "instruction": "Go", "box_type": "polygon",
+                       "box_coordinates": [10, 20, 30, 5, 50, 40.5]},
+         {"box": (10.0, 5.0, 50.0, 40.5), "polygon": ((10.0, 20.0), (30.0, 5.0), (50.0, 40.5)),
+          "box_type": "polygon"}),
+        ("refcoco", {"image": "a.png", "sent": "left cat", "bbox": [1.5, 2, 30, 40], "height": 50, "width": 80},
+         {"box": (1.5, 2.0, 30.0, 40.0)}),
+        ("math_vista", VISTA | {"question_type": "multi_choice", "answer_type": "text", "answer": "4 cm",
+                                "choices": ["3 cm", "4 cm"]},
+         {"kind": "choice", "answer": "B", "options": ("3 cm", "4 cm"), "question_type": "multi_choice",
+          "answer_type": "text", "task": "geometry problem solving", "grade": "high school"}),
+        ("math_vista", VISTA | {"question_type": "free_form", "answer_type": "float", "answer": "1.20",
+                                "precision": 2.0},
+         {"kind": "number", "answer": "1.20", "question_type": "free_form", "answer_type": "float", "precision": 2.0,
+          "task": "geometry problem solving", "grade": "high school"}),
+        ("math_vista", VISTA | {"question_type": "free_form", "answer_type": "list", "answer": "[1, 2]"},
+         {"kind": "text", "answer": "[1, 2]", "question_type": "free_form", "answer_type": "list",
+          "task": "geometry problem solving", "grade": "high school"}),
+        ("mmmu", MMMU | {"options": "['$6', \"Bob's\"]", "answer": "B", "question_type": "multiple-choice"},
+         {"id": "validation_Art_Theory_3", "subject": "Art_Theory", "kind": "choice", "options": ("$6", "Bob's"),
+          "answer": "B", "question_type": "multiple-choice", "subfield": "x"}),
+        ("mmmu", MMMU | {"options": "[]", "answer": "1,234.5", "question_type": "open"},
+         {"id": "validation_Art_Theory_3", "subject": "Art_Theory", "kind": "number", "answer": "1,234.5",
+          "question_type": "open", "subfield": "x"}),
+        ("mmmu", MMMU | {"options": "[]", "answer": "['24/7', '3.429']", "question_type": "open"},
+         {"id": "validation_Art_Theory_3", "subject": "Art_Theory", "kind": "text", "answer": ("24/7", "3.429"),
+          "question_type": "open", "subfield": "x"}),
         ("screenspot_hf", {"image": "a.png", "instruction": "Go", "bbox": [0.25, 0.5, 0.5, 1.0]},
          {"box": (20.0, 25.0, 40.0, 50.0)}),
         ("screenspot_pro", {"img_filename": "a.png", "instruction": "Go", "bbox": [1, 2, 3, 4], "img_size": [80, 50]},
@@ -169,6 +211,22 @@ def test_messages_are_a_system_text_and_a_marked_question(tmp_path: Path) -> Non
     assert (prompt.system, prompt.text, len(prompt.media)) == ("Be brief.", "<image>What?<image> Why?", 2)
 
 
+def test_images_of_mmmu_stand_where_their_marks_are(tmp_path: Path) -> None:
+    """Those without a mark come first, and an option may be an image."""
+    from PIL import Image
+
+    sizes = {"image_1": (10, 20), "image_2": (30, 40), "image_3": (50, 60)}
+    for name, size in sizes.items():
+        Image.new("RGB", size).save(tmp_path / f"{name}.png")
+    row = {name: f"{name}.png" for name in sizes} | {
+        "id": "test_Music_7", "question": "Like <image 3>?", "options": "['<image 2>', '<image 3>', 'none']",
+        "answer": "A", "question_type": "multiple-choice",
+    }  # fmt: skip
+    prompt = by_hand(tmp_path, "mmmu", row)
+    assert prompt.text == "<image>Like <image>?\nA. <image>\nB. <image>\nC. none"
+    assert [one.size for one in prompt.media] == [sizes[f"image_{n}"] for n in (1, 3, 2, 3)]
+
+
 def test_texts_join_the_target_of_every_row(tmp_path: Path) -> None:
     row = {"image": "a.png", "problem": "How many?", "solution": 12}
     prompt = by_hand(tmp_path, "crowd_vlm_r1", row, target={"task": "count"}, template="{prompt} ({row.task})")
@@ -256,6 +314,18 @@ REC = {"image": "a.png", "problem": "Where?", "solution": [1, 2, 3, 4]}
         ("screenspot", SPOT | {"bbox": [60, 20, 70, 25]}, "outside of the image"),  # corners, taken for x, y, w, h
         ("screenspot_hf", {"image": "a.png", "instruction": "Go", "bbox": [10, 20, 30, 40]}, "outside of the image"),
         ("screenspot_pro", SPOT | {"img_size": [50, 80]}, r"img_size is \[50, 80\], but the image has 80 x 50 pixels"),
+        ("osworld_g", OSWORLD | {"box_type": "refusal", "box_coordinates": [-1, -1, -1, -1]}, "got 'refusal'"),
+        ("osworld_g", OSWORLD | {"box_coordinates": [1, 2, 3, 4]}, "x, y of three corners or more, got 4 numbers"),
+        ("osworld_g", OSWORLD | {"box_coordinates": [1, 2, 3, 4, 500, 6]}, "corner 3 .* lies outside of the image"),
+        ("refcoco", {"image": "a.png", "sent": "cat", "bbox": [1, 2, 3, 4], "width": 40, "height": 25},
+         r"width and height are \(40, 25\), but the image has 80 x 50 pixels"),
+        ("math_vista", VISTA | {"question_type": "free_form", "answer_type": "float", "answer": ""}, "must be a text"),
+        ("math_vista", VISTA | {"question_type": "multi_choice", "answer_type": "text", "answer": "c",
+                                "choices": ["a", "b"]}, "answer must be one of the choices"),
+        ("mmmu", MMMU | {"options": "['a', 'b']", "answer": "A", "question_type": "multiple-choice",
+                         "question": "Which <image 2>?"}, "it shows <image 2>, but has no field 'image_2'"),
+        ("mmmu", MMMU | {"options": "['a', 3]", "answer": "A", "question_type": "multiple-choice"}, "list of texts"),
+        ("mmmu", MMMU | {"id": "3", "answer": "A", "question_type": "open"}, "id must be SPLIT_SUBJECT_NUMBER"),
         ("gui_r1", CLICK | {"gt_bbox": [40, 10]}, "outside of the image"),  # pixels, taken for shares
         ("gui_r1", CLICK | {"gt_bbox": [0.1, 0.2, 0.3]}, "gt_bbox needs 2 or 4 numbers"),
         ("gui_g2", {"image_path": "a.png", "abs_box": [1, 2, 3, 4]}, "it has no field 'instruction'"),

@@ -25,12 +25,14 @@ GROUNDING = (
     "screenspot",
     "screenspot_hf",
     "screenspot_pro",
+    "osworld_g",
+    "refcoco",
 )
 ANSWERS = ("columns", "trl", "easyr1", "geometry3k", "verl", "ms_swift", "r1_v")
-CLIPS = ("time_r1", "tvgbench", "charades_sta", "videochat_r1_charades", "video_r1", "nextgqa")
+CLIPS = ("time_r1", "tvgbench", "charades_sta", "videochat_r1_charades", "video_r1", "nextgqa", "video_mme")
 SUITES = ("geneval", "geneval2", "lines", "vbench")  # of text alone
-PICTURELESS = ("given_images", "given_videos", "pick_a_pic", "unigenbench", *SUITES)  # of prompts
-GIVEN = ("given_images", "given_videos", "given_answers", "pick_a_pic")
+PICTURELESS = ("given_images", "given_videos", "pick_a_pic", "unigenbench", "votes", "vote_labels", *SUITES)
+GIVEN = ("given_images", "given_videos", "given_answers", "pick_a_pic", "votes", "vote_labels")
 EDITS = (
     "edit", "magic_brush", "instruct_pix2pix", "ultra_edit", "omni_edit", "gedit_bench", "pico_banana",
     "flow_grpo_edit", "vbench_i2v",
@@ -75,6 +77,8 @@ def test_these_are_the_layouts() -> None:
             *GIVEN,
             *EDITS,
             "android_control",
+            "math_vista",
+            "mmmu",
             "unigenbench",
             *SUITES,
             "gui_critic",

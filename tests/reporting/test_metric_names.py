@@ -6,8 +6,8 @@ from pathlib import Path
 from same_training import compare
 
 from mmrl.reporting.metric_names import RENAMED, renamed
+from mmrl.reporting.metrics_log import MetricsLog
 from mmrl.reporting.record import read_record
-from mmrl.reporting.tracking import MetricsLog
 
 OLD = [{"iteration": 1, "tokens/drawn": 12.0, "loss/total": 0.5}, {"iteration": 2, "tokens/drawn": 14.0}]
 

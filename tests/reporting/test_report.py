@@ -119,7 +119,7 @@ def test_the_headline_without_held_out_scores(tmp_path: Path, lines: list[dict[s
 
 
 def test_every_section_is_there_and_a_missing_part_only_leaves_its_own_out(tmp_path: Path) -> None:
-    everything = {"curves", "samples", "rewards", "diagnostics", "time", "settings", "versions"}
+    everything = {"curves", "samples", "rewards", "diagnostics", "time", "resources", "settings", "versions"}
     run = _full_run(tmp_path)
     assert read_page(run).ids() == everything
     (run / "summary.json").unlink()

@@ -13,7 +13,8 @@ import torch
 from rich.console import Console
 
 from mmrl.core.contracts import ConfigError, RunError
-from mmrl.reporting.tracking import MetricsLog, Tracking
+from mmrl.reporting.metrics_log import MetricsLog
+from mmrl.reporting.tracking import Tracking
 from mmrl.system.progress_bars import TrainingBar
 from tests.parameters import in_one_test
 

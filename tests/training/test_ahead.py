@@ -14,6 +14,7 @@ from mmrl.core.config import load_config
 from mmrl.core.contracts import ConfigError
 from mmrl.core.keys import GroupKey
 from mmrl.modalities.tokens.vllm.tiny_server import TinyVllm, serve
+from mmrl.reporting.metric_names import VARYING
 from mmrl.reporting.tracking import Tracking
 from mmrl.training import checkpoint
 from mmrl.training.trainer import Trainer
@@ -63,7 +64,7 @@ class Kept(Tracking):
     logged: list[dict[str, float]] = field(default_factory=list)
 
     def log(self, iteration: int, metrics: Mapping[str, float]) -> None:
-        self.logged.append({name: value for name, value in metrics.items() if not name.startswith("time/")})
+        self.logged.append({name: value for name, value in metrics.items() if not name.startswith(VARYING)})
 
 
 def made(folder: Path, served: Served, *overrides: str) -> Trainer:

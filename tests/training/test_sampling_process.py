@@ -18,6 +18,7 @@ from mmrl.core.config import load_config
 from mmrl.core.contracts import ConfigError, RunError
 from mmrl.core.data import Rollout
 from mmrl.core.keys import GroupKey
+from mmrl.reporting.metric_names import VARYING
 from mmrl.reporting.tracking import Tracking
 from mmrl.run_directory.resumed_settings import may_change
 from mmrl.training import checkpoint
@@ -40,7 +41,7 @@ class Kept(Tracking):
     logged: list[dict[str, float]] = field(default_factory=list)
 
     def log(self, iteration: int, metrics: Mapping[str, float]) -> None:
-        self.logged.append({name: value for name, value in metrics.items() if not name.startswith("time/")})
+        self.logged.append({name: value for name, value in metrics.items() if not name.startswith(VARYING)})
 
 
 def made(folder: Path, *overrides: str) -> Trainer:

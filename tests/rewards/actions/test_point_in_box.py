@@ -64,6 +64,50 @@ def test_hits_and_misses(text: str, score: float, make_batch: Make) -> None:
     assert judge([text], make_batch) == [score]
 
 
+HOOK = ((100, 200), (140, 200), (140, 240), (120, 240), (120, 220), (100, 220))  # an L without its lower left part
+
+
+@in_one_test(
+    ("point", "score"),
+    [
+        ((110, 210), 1),
+        ((130, 230), 1),
+        ((110, 230), 0),  # in the box around it alone
+        ((100, 200), 1),  # corners and sides belong to it
+        ((120, 230), 1),
+        ((110, 220), 1),
+        ((99.9, 210), 0),
+        ((90, 220), 0),  # a ray along a side
+        ((90, 200), 0),
+        ((150, 240), 0),
+    ],
+)
+def test_a_polygon_holds_its_inside_and_its_border(point: tuple[float, float], score: float, make_batch: Make) -> None:
+    outputs = Outputs(texts=(str(point),), canvases=(SCREEN,))
+    for corners in (HOOK, HOOK[::-1], HOOK[3:] + HOOK[:3]):  # either way round, from any corner
+        made = make_batch(outputs, ["go"], [{"polygon": [list(corner) for corner in corners]}])
+        assert PointInBox(polygon=True).score(made).tolist() == [score]
+
+
+@pytest.mark.slow
+def test_a_polygon_agrees_with_masks_on_the_centres_of_pixels() -> None:
+    """Of the even-odd rule, with triangles whose sides pass through no centre."""
+    from mmrl.rewards.actions.point_in_box import holds
+    from mmrl.rewards.base.masks import pixels_of, read_shape
+
+    corners = ((3.3, 2.1), (37.7, 11.9), (12.2, 35.6))
+    shape = read_shape([[side for corner in corners for side in corner]])
+    true = pixels_of(shape, Canvas((40, 40), (40, 40), "original"), is_answer=False)
+    assert [[holds(corners, (x + 0.5, y + 0.5)) for x in range(40)] for y in range(40)] == true.tolist()
+
+
+def test_a_polygon_needs_three_corners() -> None:
+    assert PointInBox(polygon=True).needs == {"texts", "canvases", "target.polygon"}
+    for wrong in ([[1, 2], [3, 4]], "box", [[1, 2], [3, 4], [5]]):
+        with pytest.raises(ValueError, match=r"target.polygon must be"):
+            PointInBox(polygon=True).check(Prompt("go", (), {"polygon": wrong}))
+
+
 def test_the_answer_stands_in_its_tag(make_batch: Make) -> None:
     assert judge(["<answer>(120, 210)</answer>", "(120, 210)"], make_batch, tag="answer") == [1, 0]
     with pytest.raises(ValueError, match="tags must be"):

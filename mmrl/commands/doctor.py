@@ -1,0 +1,102 @@
+"""`mmrl doctor`: what is wrong with a run, or with the first iterations of a config, and what to do about it."""
+
+import tempfile
+import textwrap
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from mmrl.commands.check import check_tiny
+from mmrl.commands.train import config_of, train
+from mmrl.core.config import RunConfig, load_config
+from mmrl.core.contracts import ConfigError, DivergedError, RunError
+from mmrl.diagnosis.history import History
+from mmrl.diagnosis.rules import all_findings
+from mmrl.reporting.findings import SEVERITIES, Finding
+from mmrl.reporting.metrics_log import MetricsLog
+from mmrl.reporting.record import read_record
+from mmrl.run_directory import start
+
+ITERATIONS = 3  # of a config: the fewest that rules need
+SHORT = (f"iterations={ITERATIONS}", "checkpoint.every=0", "trackers=[]")
+SHORT_EVALUATION = ("evaluation.every=0", "evaluation.stop_after=null", "evaluation.saved_samples=0")
+WIDTH = 110  # characters of a line
+
+
+def doctor(source: str, overrides: Sequence[str] = (), *, is_tiny: bool = False) -> list[Finding]:
+    """Returns the findings on a run directory, from its log; or on a config, from its first iterations.
+
+    Args:
+        source: a run directory, or a config, which is trained in a folder that is removed. is_tiny: on random twins of
+            all parts, where what depends on data is a note.
+    Raises:
+        ConfigError: there is no such run or config, or a run is given settings or `is_tiny`. RunError: training failed
+            for another reason than that it diverged, which is a finding.
+    """
+    folder = Path(source)
+    if (folder / "config.yaml").exists():
+        if overrides or is_tiny:
+            raise ConfigError(f"{source} is a run: its log is read, so it takes neither settings nor --tiny")
+        return all_findings(History.of_record(read_record(folder), load_config(folder / "config.yaml")))
+    config = config_of(source, overrides)
+    with tempfile.TemporaryDirectory(prefix="mmrl-doctor-") as name:
+        return _of_twins(config, Path(name)) if is_tiny else _of_first_iterations(source, overrides, Path(name) / "run")
+
+
+def _of_first_iterations(source: str, overrides: Sequence[str], run: Path) -> list[Finding]:
+    short = [*overrides, *SHORT]
+    if config_of(source, overrides).evaluation is not None:
+        short += SHORT_EVALUATION
+    config = start.new_run(source, short, run)[0]
+    diverged: list[Finding] = []
+    try:
+        train(config, run)
+    except RunError as error:
+        if not isinstance(error.__cause__, DivergedError):
+            raise
+        diverged.append(_diverged(error, config))
+    has_log = (run / "metrics.jsonl").exists()
+    return [*diverged, *(all_findings(History.of_record(read_record(run), config)) if has_log else [])]
+
+
+def _diverged(error: RunError, config: RunConfig) -> Finding:
+    rate = config.optimizer.learning_rate
+    return Finding(
+        ITERATIONS,
+        "learning_rate_too_high",
+        "fatal",
+        str(error),
+        rate,
+        f"lower optimizer.learning_rate (it is {rate:g}) by 10; set optimizer.max_grad_norm where it is null",
+    )
+
+
+def _of_twins(config: RunConfig, folder: Path) -> list[Finding]:
+    metrics = MetricsLog(folder / "metrics.jsonl")
+    observed = check_tiny(config, metrics)
+    history = History(config)
+    for line in metrics.read():
+        history.add(line["iteration"], {name: value for name, value in line.items() if isinstance(value, float)})
+    found = [replace(one, severity="note") for one in all_findings(history)]
+    for name, what in (("tensors_do_not_move", "did not move"), ("tensors_not_finite", "not finite")):
+        tensors = str(observed[f"trained tensors {'that ' if 'move' in what else ''}{what}"])
+        if tensors != "none":
+            remedy = "look at what the policy trains (modality.train, lora): a tensor that the loss never reaches"
+            cause = f"trained tensors {what} in two iterations"
+            found.append(Finding(history.iteration, name, "fatal", cause, tensors, remedy))
+    return found
+
+
+def said(findings: Sequence[Finding]) -> str:
+    """Returns the findings for a terminal, the worst first; a sentence where there are none."""
+    if not findings:
+        return "no finding: none of the rules in docs/doctor.md holds"
+    ordered = sorted(findings, key=lambda one: SEVERITIES.index(one.severity))
+    return "\n".join(map(_lines, ordered))
+
+
+def _lines(one: Finding) -> str:
+    value = f"{one.value:.4g}" if isinstance(one.value, float | int) else one.value
+    head = f"{one.severity}: {one.name}" + ("" if value is None else f" ({value})") + f", iteration {one.iteration}"
+    body = [textwrap.fill(text, WIDTH, initial_indent="  ", subsequent_indent="  ") for text in (one.cause, one.remedy)]
+    return "\n".join([head, *body])

@@ -1,0 +1,63 @@
+"""The numbers of a run so far, as the doctor's rules read them."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from statistics import fmean
+
+from mmrl.core.config import RunConfig
+from mmrl.reporting.record import Record
+
+
+@dataclass
+class History:
+    """The metrics of a run so far, by name: pairs of iteration and value, finite ones alone, oldest first."""
+
+    config: RunConfig
+    values: dict[str, list[tuple[int, float]]] = field(default_factory=dict)
+    iteration: int = 0  # the newest
+
+    @classmethod
+    def of_record(cls, record: Record, config: RunConfig) -> "History":
+        """Returns the history of a run directory."""
+        finite = {name: record.metrics[name].finite() for name in record.metrics}
+        values = {
+            name: [(int(at), value) for at, value in zip(series.iterations, series.values, strict=True)]
+            for name, series in finite.items()
+        }
+        return cls(config, values, record.span[1])
+
+    def add(self, iteration: int, metrics: Mapping[str, float]) -> None:
+        """Appends the metrics of an iteration or an evaluation."""
+        self.iteration = max(self.iteration, iteration)
+        for name, value in metrics.items():
+            if math.isfinite(value):
+                self.values.setdefault(name, []).append((iteration, float(value)))
+
+    def until(self, iteration: int) -> "History":
+        """Returns what was known after an iteration."""
+        kept = {name: [pair for pair in pairs if pair[0] <= iteration] for name, pairs in self.values.items()}
+        return History(self.config, {name: pairs for name, pairs in kept.items() if pairs}, iteration)
+
+    def mean(self, name: str, count: int = 3, *, fewest: int | None = None) -> float | None:
+        """Returns the mean of the last `count` values; None where there are fewer than `fewest` (None: `count`)."""
+        last = self.values.get(name, [])[-count:]
+        return fmean(value for _, value in last) if len(last) >= (count if fewest is None else fewest) else None
+
+    def first(self, name: str, count: int = 3) -> float | None:
+        """Returns the mean of the first `count` values; None where there are fewer."""
+        values = self.values.get(name, [])[:count]
+        return fmean(value for _, value in values) if len(values) == count else None
+
+    def around(self, name: str, iteration: int, count: int = 3) -> float | None:
+        """Returns the mean of the last `count` values up to an iteration; None where there are none."""
+        values = [value for at, value in self.values.get(name, []) if at <= iteration][-count:]
+        return fmean(values) if values else None
+
+    def named(self, start: str, end: str) -> dict[str, str]:
+        """Returns metrics by what stands between the start and the end of their names."""
+        return {
+            name.removeprefix(start).removesuffix(end): name
+            for name in self.values
+            if name.startswith(start) and name.endswith(end) and len(name) > len(start) + len(end)
+        }

@@ -1,0 +1,44 @@
+"""Video-MME: `videoID`, `question`, `options`, `answer`, `duration` (short, medium, long)."""
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from mmrl.core.data import Prompt
+from mmrl.prompts import row_values
+from mmrl.prompts.layout import Example, FileType
+from mmrl.prompts.row import Row
+
+
+@dataclass(frozen=True)
+class VideoMme:
+    """Choices about VIDEOID.mp4 under `images`, the question with its options below it (`lmms-lab/Video-MME`).
+
+    Fu et al. 2024, arXiv 2405.21075. `target.length` is the row's `duration`, a word; `domain`, `sub_category` and
+    `task_type` join the target. Subtitles are not read.
+    """
+
+    file: ClassVar[FileType] = "parquet"
+    fields: ClassVar[tuple[str, ...]] = ("videoID", "question", "options", "answer", "duration")
+    has_clips: ClassVar[bool] = True
+
+    def prompt(self, row: Row) -> Prompt:
+        row.values["video"] = f"{row.text('videoID')}.mp4"
+        clip = row.needed_clip(["video"])
+        options = row_values.texts(row.need("options"), "options")
+        target = {"answer": row.text("answer").strip(), "options": options, "length": row.text("duration")}
+        return row.prompt("\n".join([row.text("question"), *options]), (), target, clips=(clip,))
+
+    def row(self, example: Example) -> dict[str, Any]:
+        return {
+            "video_id": f"{example.number:03d}",
+            "duration": ("short", "medium", "long")[example.number % 3],
+            "domain": "Knowledge",
+            "sub_category": "Synthetic",
+            "url": "",
+            "videoID": example.clip.removesuffix(".mp4"),
+            "question_id": f"{example.number:03d}-1",
+            "task_type": "Object Recognition",
+            "question": f"When is the {example.name} shown?",
+            "options": ["A. In the video.", "B. Never.", "C. Before it.", "D. After it."],
+            "answer": "A",
+        }

@@ -1,0 +1,156 @@
+"""The doctor's rules on real runs of the labs: docs/curves/runs.json has the curves of healthy and of sick ones."""
+
+import json
+import shlex
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mmrl.core.config import RunConfig, load_config
+from mmrl.diagnosis.history import History
+from mmrl.diagnosis.rules import RULES, all_findings, findings_of
+from tests.parameters import in_one_test
+
+RUNS: dict[str, Any] = json.loads((Path(__file__).parents[2] / "docs" / "curves" / "runs.json").read_text())
+
+
+def recorded(name: str) -> History:
+    """Returns what was kept of a run of docs/curves.md."""
+    _, _, config, *overrides = shlex.split(RUNS[name]["command"])
+    plain = [one for one in overrides if not one.startswith(("rewards=", "prompts.train="))]
+    curves = RUNS[name]["curves"]
+    values = {metric: list(zip(*pair.values(), strict=True)) for metric, pair in curves.items()}
+    return History(load_config(config, plain), values, max(at for pairs in values.values() for at, _ in pairs))
+
+
+def names_of(history: History, severity: str = "warning") -> set[str]:
+    return {one.name for one in all_findings(history) if one.severity == severity}
+
+
+@in_one_test("name", ["clicks", "pulled", "micro", "images", "clip"])
+def test_a_healthy_run_of_a_lab_has_no_warning(name: str) -> None:
+    assert names_of(recorded(name)) == set()
+
+
+@in_one_test(
+    ("name", "found"),
+    [
+        ("rate", "held_out_fell"),
+        ("cold", "groups_without_spread"),
+        ("corner", "far_from_reference"),
+        ("corner", "held_out_fell"),
+        ("dialect", "answers_unreadable"),
+        ("dialect", "groups_without_spread"),
+        ("cut", "answers_unfinished"),
+        ("hacked", "reward_hacked"),
+        ("jpeg", "held_out_fell"),
+        ("clip-never", "never_clips"),
+        ("clip-always", "always_clips"),
+    ],
+)
+def test_a_sick_run_of_a_lab_is_named(name: str, found: str) -> None:
+    assert found in names_of(recorded(name))
+
+
+def test_the_hacked_reward_is_named_before_the_held_out_score_has_lost_a_twentieth() -> None:
+    scores = dict(recorded("hacked").values["held_out/score"])
+    first = next(one for one in all_findings(recorded("hacked")) if one.name == "reward_hacked")
+    assert max(scores.values()) - scores[first.iteration] < 0.05
+
+
+def config_of(**changed: object) -> RunConfig:
+    return load_config("lab/grpo", [f"{key.replace('__', '.')}={value}" for key, value in changed.items()])
+
+
+def planted(config: RunConfig, **curves: list[float]) -> History:
+    """Returns a run whose metrics have these values, from iteration 1 on; `__` is a slash."""
+    history = History(config)
+    for number in range(max(len(values) for values in curves.values())):
+        seen = {name.replace("__", "/"): values[number] for name, values in curves.items() if number < len(values)}
+        history.add(number + 1, seen)
+    return history
+
+
+@in_one_test(
+    ("name", "sick", "healthy"),
+    [
+        (
+            "learning_rate_too_high",
+            {"loss__log_ratio_size": [1.2], "policy__entropy": [1.0]},
+            {"loss__log_ratio_size": [0.03], "policy__entropy": [1.0]},
+        ),
+        (
+            "reward_fell",
+            {"reward__mean": [0.42, 0.0, 0.0, 0.0], "reward__std": [0.36, 0.01, 0.0, 0.0]},
+            {"reward__mean": [0.42, 0.2, 0.3, 0.4], "reward__std": [0.36, 0.3, 0.3, 0.3]},
+        ),
+        ("reward_constant", {"reward__std": [0.0] * 3}, {"reward__std": [0.0, 0.0, 0.1]}),
+        (
+            "entropy_collapsed",
+            {"policy__entropy": [1.0, 0.5, 0.1, 0.1, 0.1]},
+            {"policy__entropy": [1.0, 0.8, 0.7, 0.7, 0.7]},
+        ),
+        ("gradients_skipped", {"optimizer__skipped": [0, 0, 1]}, {"optimizer__skipped": [0, 0, 0, 0]}),
+        ("rewards_fail", {"reward__failed": [30.0] * 3}, {"reward__failed": [1.0] * 3}),
+        ("groups_missing", {"groups__missing": [12.0] * 3}, {"groups__missing": [2.0] * 3}),
+        (
+            "no_gradient",
+            {"optimizer__grad_norm": [0.0] * 2, "optimizer__steps": [4.0] * 2},
+            {"optimizer__grad_norm": [1e-9] * 2, "optimizer__steps": [4.0] * 2},
+        ),
+        (
+            "both_fall",
+            {"loss__chosen": [-0.1] * 3, "loss__rejected": [-0.4] * 3},
+            {"loss__chosen": [0.1] * 3, "loss__rejected": [-0.4] * 3},
+        ),
+        (
+            "rewards_are_slow",
+            {"time__reward__judge": [6.0] * 3, "time__iteration": [10.0] * 3},
+            {"time__reward__judge": [1.0] * 3, "time__iteration": [10.0] * 3},
+        ),
+        (
+            "lengths_drift",
+            {"answers__tokens": [100.0] * 3 + [250.0] * 3},
+            {"answers__tokens": [100.0] * 3 + [150.0] * 3},
+        ),
+        (
+            "one_reward_constant",
+            {"reward__format_tags__std": [0.0] * 3, "reward__point_in_box__std": [0.4] * 3},
+            {"reward__format_tags__std": [0.1] * 3, "reward__point_in_box__std": [0.4] * 3},
+        ),
+    ],
+)
+def test_a_planted_cause_is_named_and_nothing_without_it(
+    name: str, sick: dict[str, list[float]], healthy: dict[str, list[float]]
+) -> None:
+    assert name in {one.name for one in findings_of(planted(config_of(), **sick))}
+    assert name not in {one.name for one in all_findings(planted(config_of(), **healthy))}
+
+
+def test_one_step_for_each_rollout_clips_nothing_and_that_is_right() -> None:
+    config = config_of(updates__epochs=1, updates__minibatches=1)
+    history = planted(config, loss__clip_fraction_low=[0.0] * 3, loss__clip_fraction_high=[0.0] * 3)
+    assert findings_of(history) == []
+
+
+def test_a_finding_has_words_a_number_and_a_remedy() -> None:
+    for name in ("hacked", "cold", "clip-never"):
+        for one in all_findings(recorded(name)):
+            assert one.name in RULES and len(one.cause) > 20 and len(one.remedy) > 20
+            assert isinstance(one.value, float)
+
+
+def test_an_empty_history_has_no_finding() -> None:
+    assert findings_of(History(config_of())) == []
+
+
+def test_values_that_are_not_finite_are_left_out() -> None:
+    history = planted(config_of(), loss__kl=[float("nan"), float("inf"), 0.1])
+    assert history.values["loss/kl"] == [(3, 0.1)] and history.mean("loss/kl") is None
+    assert history.mean("loss/kl", fewest=1) == pytest.approx(0.1)
+
+
+def test_the_guide_names_every_rule() -> None:
+    guide = (Path(__file__).parents[2] / "docs" / "doctor.md").read_text()
+    assert [name for name in RULES if f"| `{name}` |" not in guide] == []
