@@ -30,16 +30,8 @@ GROUNDING = (
 )
 ANSWERS = ("columns", "trl", "easyr1", "geometry3k", "verl", "ms_swift", "r1_v")
 CLIPS = ("time_r1", "tvgbench", "charades_sta", "videochat_r1_charades", "video_r1", "nextgqa", "video_mme")
-PICTURELESS = (
-    "given_images",
-    "given_videos",
-    "pick_a_pic",
-    "unigenbench",
-    "votes",
-    "vote_labels",
-    "geneval",
-    "lines",
-)  # of prompts
+SUITES = ("geneval", "geneval2", "lines", "vbench")  # of text alone
+PICTURELESS = ("given_images", "given_videos", "pick_a_pic", "unigenbench", "votes", "vote_labels", *SUITES)
 GIVEN = ("given_images", "given_videos", "given_answers", "pick_a_pic", "votes", "vote_labels")
 EDITS = (
     "edit", "magic_brush", "instruct_pix2pix", "ultra_edit", "omni_edit", "gedit_bench", "pico_banana",
@@ -88,8 +80,7 @@ def test_these_are_the_layouts() -> None:
             "math_vista",
             "mmmu",
             "unigenbench",
-            "geneval",
-            "lines",
+            *SUITES,
             "gui_critic",
         }
     )  # a new one needs a line here, rows in test_datasets_by_hand.py, and docs/data.md

@@ -1,0 +1,60 @@
+"""The arithmetic of suites, against counts by hand, a slow loop and scipy's bootstrap."""
+
+import numpy as np
+import pytest
+
+from mmrl.scoring.suite_numbers import SampleScore, estimate, estimates_by_kind
+
+TABLE = [  # prompt, kind, scores of its samples
+    (0, "one", [1.0, 0.0, 1.0, 1.0]),
+    (1, "one", [0.0, 0.0]),
+    (2, "two", [0.5, None]),
+    (3, "two", [None]),
+]
+SCORES = [SampleScore(prompt, value, kind) for prompt, kind, values in TABLE for value in values]
+
+
+def number(how: str, at: float | None = None) -> float:
+    found = estimate(SCORES, how, at)  # type: ignore[arg-type]
+    assert found is not None
+    return found.number
+
+
+def test_numbers_are_those_by_hand() -> None:
+    assert number("mean") == pytest.approx(3.5 / 7)
+    assert number("mean_of_kinds") == pytest.approx((3 / 6 + 0.5) / 2)
+    assert number("share_at_least", 0.5) == pytest.approx(4 / 7)
+    assert number("best_of") == pytest.approx((1 + 0 + 0.5) / 3)
+    assert number("best_of", 0.5) == pytest.approx(2 / 3)
+    assert number("mean_of_kinds", 0.6) == pytest.approx((3 / 6 + 0) / 2)
+
+
+def test_what_was_not_judged_does_not_count() -> None:
+    found = estimate(SCORES, "mean")
+    assert found is not None and (found.prompts, found.samples) == (3, 7)
+    assert estimate([SampleScore(0, None)], "mean") is None
+
+
+def test_kinds_have_numbers_of_their_own() -> None:
+    found = estimates_by_kind([*SCORES, SampleScore(9, None, "none")], "mean_of_kinds")
+    assert {kind: one.number for kind, one in found.items()} == {"one": 0.5, "two": 0.5}
+
+
+def test_the_interval_resamples_prompts_with_all_their_samples() -> None:
+    """The same draws in a slow loop: samples of a prompt come and go together."""
+    found = estimate(SCORES, "mean", seed=3, resamples=50)
+    judged = [[v for v in values if v is not None] for _, _, values in TABLE[:3]]
+    chosen = np.random.default_rng(3).integers(0, 3, (50, 3))
+    means = [np.mean([v for prompt in row for v in judged[prompt]]) for row in chosen.tolist()]
+    assert found is not None
+    assert (found.low, found.high) == pytest.approx(tuple(np.quantile(means, [0.025, 0.975])))
+
+
+@pytest.mark.slow
+def test_the_interval_is_scipys() -> None:
+    stats = pytest.importorskip("scipy.stats")
+    values = np.random.default_rng(0).random(60)
+    found = estimate([SampleScore(n, float(v)) for n, v in enumerate(values)], "mean", seed=1, resamples=20_000)
+    theirs = stats.bootstrap((values,), np.mean, n_resamples=20_000, method="percentile", rng=np.random.default_rng(2))
+    assert found is not None
+    assert (found.low, found.high) == pytest.approx(tuple(theirs.confidence_interval), abs=3e-3)
