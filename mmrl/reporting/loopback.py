@@ -27,7 +27,7 @@ from mmrl.system.errors import ConfigError
 ADDRESS = "127.0.0.1"
 TOKEN = "X-Mmrl-Token"  # the header that a POST needs
 LARGEST_BODY = 2**16  # bytes of a POST
-IDLE_SECONDS = 30  # after which a connection without a request is closed
+QUIET_SECONDS = 30  # after which a connection without a request is closed
 NOTHING = "default-src 'none'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"  # of all but pages
 FIXED = {
     "Cache-Control": "no-store",
@@ -140,7 +140,7 @@ class _Handler(BaseHTTPRequestHandler):
     server: _Server
     server_version, sys_version = "mmrl", ""
     protocol_version = "HTTP/1.1"
-    timeout = IDLE_SECONDS
+    timeout = QUIET_SECONDS
 
     def do_GET(self) -> None:
         if (refusal := self._refusal()) is not None:

@@ -54,7 +54,7 @@ def test_a_run_saves_clips_and_sample_writes_clips_that_another_reader_plays(cli
     ended = cli("train", "clips.yaml", "--out", "run")
     assert ended.code == 0, ended.err
     report = Path("run/report.html").read_text()
-    assert report.count("data:video/mp4;base64,") == 4  # two prompts, before and after
+    assert report.count("data:video/mp4;base64,") == 8  # two prompts, before and after, and four of training
     ended = cli("sample", "clips.yaml", "--prompt", "a cat", "--count", "2", "--seed", "3", "--out", "drawn")
     assert ended.code == 0, ended.err
     content = json.loads(Path("drawn/samples.json").read_text())
