@@ -5,7 +5,7 @@ import pytest
 
 from mmrl.scoring.suite_numbers import SampleScore, estimate, estimates_by_kind
 
-TABLE = [  # prompt, kind, scores of its samples
+TABLE: list[tuple[int, str, list[float | None]]] = [  # prompt, kind, scores of its samples
     (0, "one", [1.0, 0.0, 1.0, 1.0]),
     (1, "one", [0.0, 0.0]),
     (2, "two", [0.5, None]),
