@@ -13,8 +13,14 @@ from mmrl.rewards.judges.human import Human, win_rates
 from tests.rewards.example import Example, make_batch
 from tests.rewards.pictures import CPU, random_pictures
 
-# No truth: what nobody voted on has no best.
-EXAMPLE = Example(random_batch=random_pictures, settings={"votes": "votes.jsonl"})
+
+def texts_of_the_twin(random_numbers: random.Random) -> RewardBatch:
+    """Answers of which the twin's one vote knows two."""
+    return make_batch(Outputs(texts=tuple(f"0 {random_numbers.randrange(4)}" for _ in range(16))), ["tiny"] * 16)
+
+
+# No truth: the best that people compared is no best of all.
+EXAMPLE = Example(random_batch=texts_of_the_twin, settings={"votes": "votes.jsonl", "of": "texts"})
 
 
 def vote(shown: str, chosen: tuple[int, ...] | None, form: str = "pairs", question: str = "?") -> Vote:
