@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 from mmrl.assembly.build import build_evaluated, closing, make_evaluator
 from mmrl.assembly.compatibility import EvaluationParts, final_weights
@@ -31,7 +31,7 @@ from mmrl.scoring import during_sampling
 from mmrl.system.errors import raised
 from mmrl.system.progress_bars import Counter
 from mmrl.system.versions import version_of
-from mmrl.training.checkpoint import Checkpoint
+from mmrl.training.checkpoint import Checkpoint, restore_weights
 from mmrl.training.held_out import Evaluator, uncounted
 from mmrl.training.suite_run import run_suite, spread
 
@@ -292,12 +292,7 @@ def _weights(wanted: Wanted, config: RunConfig, policy: Modality, saved: Checkpo
     Raises ConfigError where they are not there.
     """
     if saved is not None:
-        try:
-            for which in get_args(WeightsName):
-                if which in saved.tensors:
-                    policy.weights.load(which, saved.tensors[which])
-        except ValueError as error:
-            raise ConfigError(f"the checkpoint is of another model: {error}") from error
+        restore_weights(policy.weights, saved)
     weights: WeightsName = wanted.which or ("trained" if saved is None else final_weights(config))
     if not policy.weights.has(weights):
         present = ", ".join(["trained", *policy.weights.kept])

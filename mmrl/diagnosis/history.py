@@ -34,10 +34,13 @@ class History:
             if math.isfinite(value):
                 self.values.setdefault(name, []).append((iteration, float(value)))
 
-    def until(self, iteration: int) -> "History":
-        """Returns what was known after an iteration."""
-        kept = {name: [pair for pair in pairs if pair[0] <= iteration] for name, pairs in self.values.items()}
-        return History(self.config, {name: pairs for name, pairs in kept.items() if pairs}, iteration)
+    def by_iteration(self) -> dict[int, dict[str, float]]:
+        """Returns the metrics of each iteration, its evaluation among them, in order."""
+        lines: dict[int, dict[str, float]] = {}
+        for name, pairs in self.values.items():
+            for at, value in pairs:
+                lines.setdefault(at, {})[name] = value
+        return dict(sorted(lines.items()))
 
     def mean(self, name: str, count: int = 3, *, fewest: int | None = None) -> float | None:
         """Returns the mean of the last `count` values; None where there are fewer than `fewest` (None: `count`)."""
@@ -53,11 +56,3 @@ class History:
         """Returns the mean of the last `count` values up to an iteration; None where there are none."""
         values = [value for at, value in self.values.get(name, []) if at <= iteration][-count:]
         return fmean(values) if values else None
-
-    def named(self, start: str, end: str) -> dict[str, str]:
-        """Returns metrics by what stands between the start and the end of their names."""
-        return {
-            name.removeprefix(start).removesuffix(end): name
-            for name in self.values
-            if name.startswith(start) and name.endswith(end) and len(name) > len(start) + len(end)
-        }

@@ -36,8 +36,10 @@ def findings_of(history: History) -> list[Finding]:
 def all_findings(history: History) -> list[Finding]:
     """Returns the first finding of each name and severity over a whole run, as a run that watched itself has them."""
     found: dict[tuple[str, str], Finding] = {}
-    for iteration in sorted({at for pairs in history.values.values() for at, _ in pairs}):
-        for one in findings_of(history.until(iteration)):
+    known = History(history.config)
+    for iteration, metrics in history.by_iteration().items():
+        known.add(iteration, metrics)
+        for one in findings_of(known):
             found.setdefault((one.name, one.severity), one)
     return list(found.values())
 
@@ -140,11 +142,8 @@ def _reward_constant(history: History) -> Symptom | None:
 
 def _one_reward_constant(history: History) -> Symptom | None:
     counted = {str(label_of(dict(one))) for one in history.config.rewards if one.get("weight", 1.0) != 0}
-    level = []
-    for name, metric in history.named("reward/", "/std").items():
-        spread = history.mean(metric, 3)
-        if name in counted and spread is not None and spread <= 1e-9:
-            level.append(name)
+    spreads = {name: history.mean(f"reward/{name}/std", 3) for name in sorted(counted)}
+    level = [name for name, spread in spreads.items() if spread is not None and spread <= 1e-9]
     if not level or len(level) == len(counted):
         return None
     return Symptom(

@@ -9,11 +9,10 @@ from pathlib import Path
 from mmrl.core.config import RunConfig
 from mmrl.diagnosis.history import History
 from mmrl.diagnosis.rules import findings_of
-from mmrl.reporting.findings import read_findings
+from mmrl.reporting.findings import FILE, read_findings
 from mmrl.reporting.metrics_log import MetricsLog, append_line
 
 log = logging.getLogger(__name__)
-FILE = "findings.jsonl"
 
 
 @dataclass

@@ -9,6 +9,7 @@ from typing import Any
 from mmrl.reporting.formatting import number, shown_text
 from mmrl.reporting.record import read_bytes
 
+FILE = "findings.jsonl"
 SEVERITIES = ("fatal", "warning", "note")  # from the worst to the least
 MAX_SHOWN = 60
 
@@ -27,7 +28,7 @@ class Finding:
 
 def read_findings(run: Path) -> list[Finding]:
     """Returns the findings of a run, oldest first; [] where it has none. Lines that are none are left out."""
-    file = run / "findings.jsonl"
+    file = run / FILE
     return findings_of(read_bytes(file).splitlines()) if file.is_file() else []
 
 

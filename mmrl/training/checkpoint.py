@@ -11,7 +11,7 @@ from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import torch
 from safetensors import SafetensorError
@@ -19,7 +19,8 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from mmrl.core.contracts import ConfigError, RunError
-from mmrl.core.weights import shard_of
+from mmrl.core.data import WeightsName
+from mmrl.core.weights import Weights, shard_of
 from mmrl.run_directory.checkpoint_files import (
     FORMAT,
     REPLACED,
@@ -216,6 +217,16 @@ def check_plain(key: str, value: Any) -> None:
         raise ValueError(f"state {key!r} of a checkpoint cannot be written as JSON: {error}") from error
     if not is_faithful:
         raise ValueError(f"state {key!r} of a checkpoint may hold lists and dicts with str keys, got {value!r:.200}")
+
+
+def restore_weights(weights: Weights, saved: Checkpoint) -> None:
+    """Loads all weights that a checkpoint has. Raises ConfigError where they are of another model."""
+    try:
+        for which in get_args(WeightsName):
+            if which in saved.tensors:
+                weights.load(which, saved.tensors[which])
+    except ValueError as error:
+        raise ConfigError(f"the checkpoint is of another model: {error}") from error
 
 
 def restore_plugins(stateful: Mapping[str, Any], states: Mapping[str, Any]) -> None:

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -265,12 +265,7 @@ class Trainer:
         for needed in ["trained", "optimizer", *([] if self.replay is None else ["replay"])]:
             if needed not in saved.tensors:
                 raise ConfigError(f"the checkpoint {saved.path} has no {needed}.safetensors; is it of another run?")
-        try:
-            for which in get_args(WeightsName):
-                if which in saved.tensors:
-                    self.policy.weights.load(which, saved.tensors[which])
-        except ValueError as error:
-            raise ConfigError(f"the checkpoint is of another model: {error}") from error
+        checkpoint.restore_weights(self.policy.weights, saved)
         state = saved.state
         checkpoint.restore_optimizer(self.optimizer, self.names, saved.tensors["optimizer"], state["optimizer"])
         self.collector.prompts.load_state_dict(state["prompts"])
