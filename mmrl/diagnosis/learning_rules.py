@@ -1,0 +1,131 @@
+"""What the optimizer does: steps, clipping, gradients, distance from the reference."""
+
+from mmrl.diagnosis.history import History
+from mmrl.diagnosis.symptoms import Rule, Symptom
+
+
+def _learning_rate_too_high(history: History) -> Symptom | None:
+    """On the labs a healthy mean |log ratio| of tokens is 0.01 to 0.03 nats; 30 times the rate gives 1.2."""
+    size = history.mean("loss/log_ratio_size", 1)
+    if size is None or size < 0.3 or "policy/entropy" not in history.values:  # of tokens
+        return None
+    rate = history.config.optimizer.learning_rate
+    return Symptom(
+        "warning",
+        f"one iteration moved the log-prob of each token by {size:.2g} nats on average, and 0.03 is usual: the steps "
+        "are far larger than what the clip range can hold",
+        size,
+        f"lower optimizer.learning_rate (it is {rate:g}) by 3 to 10 and begin again: a model that broke does not come "
+        "back; fewer updates.epochs or updates.minibatches also help",
+    )
+
+
+def _never_clips(history: History) -> Symptom | None:
+    """A run of four passes with a range 67 times too wide clips 0.002; the healthy one 0.31."""
+    clipped = _clipped(history)
+    if clipped is None or clipped >= 0.003 or history.config.updates.epochs < 2:
+        return None
+    return Symptom(
+        "warning",
+        f"{history.config.updates.epochs} passes over each rollout clip {100 * clipped:.2g}% of the decisions: the "
+        "range is too wide for the unit of the log-ratio, and the steps are larger than they should be",
+        clipped,
+        "lower loss.clip_low and loss.clip_high until later passes clip some hundredths to tenths; 0.2 is for tokens, "
+        "images need about 1e-5 to 1e-2 (modality.reduction)",
+    )
+
+
+def _always_clips(history: History) -> Symptom | None:
+    clipped, passes = _clipped(history), history.config.updates.epochs * history.config.updates.minibatches
+    most = (passes - 1) / passes  # the first step clips nothing
+    if clipped is None or passes == 1 or clipped < 0.6 * most:
+        return None
+    return Symptom(
+        "warning",
+        f"{100 * clipped:.0f}% of the decisions are clipped, and {100 * most:.0f}% is all that is possible: all steps "
+        "but the first are paid for and teach little",
+        clipped,
+        "raise loss.clip_low and loss.clip_high, or lower optimizer.learning_rate or updates.epochs",
+    )
+
+
+def _clipped(history: History) -> float | None:
+    low, high = (history.mean(f"loss/clip_fraction_{side}", 3) for side in ("low", "high"))
+    return None if low is None or high is None else low + high
+
+
+def _entropy_collapsed(history: History) -> Symptom | None:
+    """A healthy run levels off at 0.7 of its first entropy; one that one answer satisfies falls to 0.07 of it."""
+    first, now = history.first("policy/entropy", 1), history.mean("policy/entropy", 3)
+    if first is None or now is None or first <= 0.05 or now > 0.4 * first:
+        return None
+    return Symptom(
+        "warning",
+        f"the entropy of a token fell from {first:.2g} to {now:.2g} nats: the policy hardly tries anything else",
+        now,
+        "change a reward that one answer satisfies; else lower optimizer.learning_rate, raise loss.clip_high above "
+        "loss.clip_low, or add loss.entropy_coef with loss.entropy_floor",
+    )
+
+
+def _far_from_reference(history: History) -> Symptom | None:
+    """The KL of tokens levels off at 0.2 nats on the healthy lab; where a reward is found far away it passes 1."""
+    size = history.mean("loss/kl", 3)
+    if size is None or size < 1.0 or "policy/entropy" not in history.values:
+        return None
+    return Symptom(
+        "warning",
+        f"the policy is {size:.2g} nats per token from the reference: what the reward does not ask for drifts",
+        size,
+        "evaluate what you do not train on (evaluation.rewards); raise loss.kl_coef, or stop where the held-out score "
+        "was best",
+    )
+
+
+def _gradients_skipped(history: History) -> Symptom | None:
+    steps = history.mean("optimizer/skipped", 3)
+    if steps is None or steps == 0 or history.config.precision == "float16":
+        return None
+    return Symptom(
+        "warning",
+        f"{steps:.2g} optimizer steps of an iteration have a gradient that is not finite, and are left out",
+        steps,
+        "lower optimizer.learning_rate, set optimizer.max_grad_norm, or use precision: float32 to find the cause",
+    )
+
+
+def _no_gradient(history: History) -> Symptom | None:
+    norm, steps = history.mean("optimizer/grad_norm", 2), history.mean("optimizer/steps", 2)
+    if norm is None or norm > 0 or not steps:
+        return None
+    return Symptom(
+        "fatal",
+        "the gradient was exactly 0 in every step of two iterations, though there were samples to learn from",
+        norm,
+        "look whether loss and rewards reach the trained weights: `mmrl check --tiny CONFIG` names those that move",
+    )
+
+
+def _both_fall(history: History) -> Symptom | None:
+    """Ren and Sutherland 2024, "Learning Dynamics of LLM Finetuning", arXiv 2407.10490, section 4."""
+    chosen, rejected = (history.mean(f"loss/{one}", 3) for one in ("chosen", "rejected"))
+    if chosen is None or rejected is None or chosen >= 0 or rejected >= 0:
+        return None
+    return Symptom(
+        "note",
+        f"chosen and rejected samples both became less likely than under the reference ({chosen:.2g}, {rejected:.2g})",
+        chosen,
+        "lower optimizer.learning_rate, raise loss.beta, or fine-tune on the chosen samples first",
+    )
+
+
+RULES: dict[str, Rule] = {
+    "learning_rate_too_high": _learning_rate_too_high,
+    "never_clips": _never_clips,
+    "always_clips": _always_clips,
+    "entropy_collapsed": _entropy_collapsed,
+    "far_from_reference": _far_from_reference,
+    "gradients_skipped": _gradients_skipped,
+    "no_gradient": _no_gradient,
+    "both_fall": _both_fall,
+}

@@ -1,0 +1,155 @@
+"""What rewards and groups say, and what the held-out score makes of it."""
+
+from mmrl.core.config import label_of
+from mmrl.diagnosis.history import History
+from mmrl.diagnosis.symptoms import Rule, Symptom
+
+HELD_OUT = "held_out/score"
+LOST = 0.03  # of a held-out score: less is the noise of a few hundred samples
+
+
+def _reward_fell(history: History) -> Symptom | None:
+    """A reward that a learning rate broke falls to nearly nothing within a few iterations."""
+    first, now = history.first("reward/mean", 1), history.mean("reward/mean", 3)
+    spread = history.first("reward/std", 1)
+    if first is None or now is None or spread is None or now > first - max(spread, 1e-6):
+        return None
+    return Symptom(
+        "warning",
+        f"the reward was {first:.3g} in the first iteration and is {now:.3g}, lower by more than the spread of its "
+        f"samples ({spread:.3g})",
+        now - first,
+        "lower optimizer.learning_rate by 3 to 10 and begin again; check the sign of the rewards' weights",
+    )
+
+
+def _held_out_fell(history: History) -> Symptom | None:
+    scores = history.values.get(HELD_OUT, [])
+    if len(scores) < 2 or scores[-1][1] >= scores[0][1] - LOST:
+        return None
+    lost = scores[-1][1] - scores[0][1]
+    return Symptom(
+        "warning",
+        f"the held-out score went from {scores[0][1]:.3g} before training to {scores[-1][1]:.3g}: what is learned "
+        "harms what is evaluated",
+        lost,
+        "look at the samples; lower optimizer.learning_rate where they are noise, change the reward where they are "
+        "what it pays for; `mmrl export RUN --checkpoint best` takes what was best before",
+    )
+
+
+def _reward_hacked(history: History) -> Symptom | None:
+    """Gao et al. 2022, "Scaling Laws for Reward Model Overoptimization", arXiv 2210.10760: the proxy goes on rising."""
+    scores = history.values.get(HELD_OUT, [])
+    if len(scores) < 3:
+        return None
+    at, best = max(scores[:-1], key=lambda pair: pair[1])
+    now = scores[-1][1]
+    before, after = history.around("reward/mean", at), history.mean("reward/mean", 3, fewest=1)
+    if at == 0 or now > best - LOST or before is None or after is None or after <= before:
+        return None
+    return Symptom(
+        "warning",
+        f"the reward rose from {before:.3g} to {after:.3g} since iteration {at}, and the held-out score fell from "
+        f"{best:.3g} to {now:.3g}: the policy is paid for something else than what is evaluated",
+        now - best,
+        "stop where the held-out score is best (evaluation.stop_after); say in the rewards what you meant, cap the one "
+        "that rises (clip_range), or raise loss.kl_coef",
+    )
+
+
+def _groups_without_spread(history: History) -> Symptom | None:
+    """Razin et al. 2023, "Vanishing Gradients in Reinforcement Finetuning of Language Models", arXiv 2310.20703."""
+    share = history.mean("groups/degenerate", 2)
+    if share is None or share < 0.65:
+        return None
+    reward = history.mean("reward/mean", 2, fewest=1)
+    size = history.config.group_size
+    return Symptom(
+        "warning",
+        f"in {100 * share:.0f}% of the groups all samples score alike (mean reward "
+        f"{'unknown' if reward is None else format(reward, '.3g')}): they cost as much as the others and teach nothing",
+        share,
+        "all good: take harder prompts; all bad: take easier ones, look whether answers can be read, or fine-tune on "
+        f"1% of the inputs first (SFT); both: sample warmer, raise group_size (it is {size}), or add a reward that "
+        "says how nearly right a sample is",
+    )
+
+
+def _reward_constant(history: History) -> Symptom | None:
+    spread = history.mean("reward/std", 3)
+    if spread is None or spread > 1e-9:
+        return None
+    return Symptom(
+        "warning",
+        "every sample of three iterations has the same reward: there is no gradient",
+        spread,
+        "look at three samples and their rewards (`mmrl score`); often answers cannot be read, or a reward is capped",
+    )
+
+
+def _one_reward_constant(history: History) -> Symptom | None:
+    counted = {str(label_of(dict(one))) for one in history.config.rewards if one.get("weight", 1.0) != 0}
+    spreads = {name: history.mean(f"reward/{name}/std", 3) for name in sorted(counted)}
+    level = [name for name, spread in spreads.items() if spread is not None and spread <= 1e-9]
+    if not level or len(level) == len(counted):
+        return None
+    return Symptom(
+        "note",
+        f"{', '.join(level)}: the same score for every sample of three iterations; it teaches nothing now",
+        float(len(level)),
+        "nothing where all samples satisfy it; else look whether it reads the outputs as you mean it to",
+    )
+
+
+def _rewards_fail(history: History) -> Symptom | None:
+    failed = history.mean("reward/failed", 3)
+    size = history.config.group_size * history.config.prompts_per_iteration
+    if failed is None or failed <= 0.05 * size:
+        return None
+    return Symptom(
+        "warning",
+        f"{failed:.3g} of {size} samples of an iteration could not be judged",
+        failed / size,
+        "each failure's reason stands in the log; scoring.max_failed_share ends a run above its share",
+    )
+
+
+def _groups_missing(history: History) -> Symptom | None:
+    missing, wanted = history.mean("groups/missing", 3), history.config.prompts_per_iteration
+    if missing is None or missing < 0.5 * wanted:
+        return None
+    return Symptom(
+        "warning",
+        f"iterations learn from {wanted - missing:.3g} groups in place of {wanted}",
+        missing,
+        "raise groups.max_refills, widen groups.mean_between, or take prompts that the policy gets right now and then",
+    )
+
+
+def _rewards_are_slow(history: History) -> Symptom | None:
+    spent = [history.mean(name, 3) for name in history.values if name.startswith("time/reward/")]
+    whole = history.mean("time/iteration", 3)
+    share = sum(one for one in spent if one is not None) / whole if whole else 0.0
+    if share <= 0.5:
+        return None
+    return Symptom(
+        "note",
+        f"rewards take {100 * share:.0f}% of an iteration",
+        share,
+        "set rollout_groups so that a chunk is scored while the next is sampled, a larger batch_size of the reward, or "
+        "`mmrl serve` on another device",
+    )
+
+
+RULES: dict[str, Rule] = {
+    "reward_fell": _reward_fell,
+    "held_out_fell": _held_out_fell,
+    "reward_hacked": _reward_hacked,
+    "groups_without_spread": _groups_without_spread,
+    "reward_constant": _reward_constant,
+    "one_reward_constant": _one_reward_constant,
+    "rewards_fail": _rewards_fail,
+    "groups_missing": _groups_missing,
+    "rewards_are_slow": _rewards_are_slow,
+}
