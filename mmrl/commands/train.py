@@ -19,6 +19,7 @@ from mmrl.commands.summary import Outcome, better_iteration, summary_of
 from mmrl.core.config import RolloutSettings, RunConfig, load_config, near_config, shipped_names
 from mmrl.core.contracts import ConfigError, RunError
 from mmrl.core.data import WeightsName
+from mmrl.core.weights import Weights
 from mmrl.diagnosis.watch import Watch
 from mmrl.prompts.filtering import warn_cut
 from mmrl.prompts.stream import mixture
@@ -131,7 +132,7 @@ def _train(
                 start.update_config(path, config)
             trainer.settings = settings_kept
             trainer.watch = Watch(path, config)
-            trainer.watch.open(kept, is_evaluated=is_evaluated)
+            trainer.watch.open(kept)
         is_complete = trainer.train()
     summary = summary_of(trainer, is_complete)
     has_numbers = is_complete or trainer.progress.iteration > 0 or trainer.progress.evaluated is not None
@@ -276,11 +277,18 @@ def restored(
             trainer.restore(saved)
             if at == "last" and trainer.processes.is_main:
                 _report_better(trainer)
-        weights = which or (final_weights(config) if has_run else "trained")
-        if not trainer.policy.weights.has(weights):
-            present = ", ".join(["trained", *trainer.policy.weights.kept])
-            raise ConfigError(f"{source} keeps no {weights!r} weights; it has {present}")
-        yield trainer, weights
+        yield trainer, weights_of(source, which, config, trainer.policy.weights)
+
+
+def weights_of(source: str, which: WeightsName | None, config: RunConfig, weights: Weights) -> WeightsName:
+    """Returns which weights of a run, or of a config, are used; `which` None: those that a run evaluates.
+
+    Raises ConfigError where they are not there.
+    """
+    name = which or (final_weights(config) if is_run(source) else "trained")
+    if not weights.has(name):
+        raise ConfigError(f"{source} keeps no {name!r} weights; it has {', '.join(['trained', *weights.kept])}")
+    return name
 
 
 def _report_better(trainer: Trainer) -> None:

@@ -39,6 +39,7 @@ def test_a_resumed_run_knows_what_was_and_drops_what_is_made_again(tmp_path: Pat
         log.write(iteration, metrics)
         first.see(iteration, metrics)
     assert [one.name for one in read_findings(tmp_path)] == ["groups_without_spread", "answers_unfinished"]
+    log.cut_back(5)
     resumed = Watch(tmp_path, load_config("lab/grpo"))
     resumed.open(5)
     assert [one.name for one in read_findings(tmp_path)] == ["groups_without_spread"]
