@@ -45,7 +45,7 @@ from mmrl.training.member_sampling import member_importance
 from mmrl.training.minibatches import batch_of, minibatches
 from mmrl.training.off_policy_correction import correct, is_corrected
 from mmrl.training.optimizer import learning_rate, step_on_masters
-from mmrl.training.phase_memory import begin_phase, end_phase
+from mmrl.training.phase_memory import PhaseMemory
 from mmrl.training.processes import Processes
 from mmrl.training.replay import Replay
 from mmrl.training.rollouts import Collected, Collector
@@ -83,8 +83,10 @@ class Trainer:
     newest_held_out: Mapping[str, float] = field(default_factory=dict)  # of the newest evaluation of this start
     engine_watch: EngineWatch = field(default_factory=EngineWatch)
     watch: Watch | None = None  # the doctor, on the main process of a run
+    memory: PhaseMemory = field(init=False)
 
     def __post_init__(self) -> None:
+        self.memory = PhaseMemory(self.processes.device)
         self.micro_batch = self.micro_batch or self.config.updates.calls_at_once
 
     @property
@@ -304,9 +306,9 @@ class Trainer:
     def _iterate(self, iteration: int) -> dict[str, float]:
         torch.manual_seed(seed_from(self.config.seed, "iteration", iteration))  # for a model's own randomness
         started, beside = time.perf_counter(), self._seconds_beside()
-        begin_phase(self.processes.device)
+        self.memory.begin()
         collected = self.collector(iteration, self.sampling_weights)
-        sampled, rollout_memory = time.perf_counter(), end_phase(self.processes.device)
+        sampled, rollout_memory = time.perf_counter(), self.memory.end()
         scores, min_spread = collected.scores, self.config.groups.min_spread
         is_degenerate = degenerate_groups(scores, self.advantage, collected.paths, min_spread)
         metrics = score_metrics(scores, is_degenerate)
@@ -322,7 +324,7 @@ class Trainer:
             if self.config.rollout.ahead:
                 self.collector.sample_ahead(iteration + 1, self.sampling_weights)
         calls = self.policy.num_calls
-        begin_phase(self.processes.device)
+        self.memory.begin()
         metrics |= self._learn(collected, iteration)
         if isinstance(self.policy, Keeping):
             self.policy.forget()
@@ -351,10 +353,13 @@ class Trainer:
         return time.perf_counter() - started
 
     def _memory(self, rollout: float) -> dict[str, float]:
-        """Returns GiB of the phases of an iteration, of the process that took most; `rollout`: this process's."""
-        update = end_phase(self.processes.device)
-        of_rollout, of_update = zip(*self.processes.gather([(rollout, update)]), strict=True)
-        return {"memory/rollout": max(of_rollout), "memory/update": max(of_update)}
+        """Returns GiB of the phases of an iteration and of the run so far, each of the process that took most.
+
+        `rollout`: this process's.
+        """
+        own = {"memory/rollout": rollout, "memory/update": self.memory.end(), "memory/highest": self.memory.highest}
+        every = self.processes.gather([own])
+        return {name: max(one[name] for one in every) for name in own}
 
     def _seconds_beside(self) -> dict[str, float]:
         """Returns the seconds so far that this process waited for prompts to be encoded, and that its threads worked;
