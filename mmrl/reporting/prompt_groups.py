@@ -87,8 +87,10 @@ def groups_about(record: GroupRecord) -> str:
         return ""
     count = len(record.newest)
     flat = sum(group.is_degenerate for group in record.newest)
+    failed = sum(group.mean is None for group in record.newest)
+    left_out = f" {failed} more could not be judged." if failed else ""
     taught = f" {flat} of them teach nothing: their samples all score alike." if flat else ""
-    return f"The {count} groups of iteration {record.iteration}, from the best to the worst.{taught}"
+    return f"The {count - failed} groups of iteration {record.iteration}, from the best to the worst.{left_out}{taught}"
 
 
 def groups_table(record: GroupRecord) -> str:
