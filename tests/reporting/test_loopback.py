@@ -54,8 +54,11 @@ def test_a_page_is_answered_with_headers_that_keep_others_out(port: int) -> None
 def test_a_head_gets_the_headers_alone(port: int) -> None:
     status, headers, content = ask(port, "HEAD")
     assert (status, headers["Content-Length"], content) == (200, "10", b"")
+    with socket.create_connection(("127.0.0.1", port), timeout=10) as plain:  # http.client reads no body of a HEAD
+        plain.sendall(f"HEAD / HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nConnection: close\r\n\r\n".encode())
+        assert b"".join(iter(lambda: plain.recv(4096), b"")).endswith(b"\r\n\r\n")
     assert ask(port, "HEAD", Host="evil.example")[0] == 403
-    assert [Request("GET", "/a", "b=1")] == SEEN
+    assert [Request("GET", "/a", "b=1"), Request("GET", "/", "")] == SEEN
 
 
 def test_another_name_that_points_here_is_refused(port: int) -> None:
