@@ -9,6 +9,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
+import pytest
 import torch
 
 from mmrl.core.data import Prompt, Scores
@@ -90,10 +91,8 @@ EVERY = [0.25, 0.5, 1.25, 1.5, 2.25, 2.5, 3.25, 3.5, 4.25, 4.5]
 def test_a_killed_suite_goes_on_with_what_is_missing(tmp_path: Path) -> None:
     whole = run(Recorded(), tmp_path / "whole")
     assert whole == ([], EVERY)
-    try:
+    with pytest.raises(KeyboardInterrupt):
         run(Recorded(dies_at=4), tmp_path / "killed")
-    except KeyboardInterrupt:
-        pass
     assert lines(tmp_path / "killed") == [(n, sample) for n in range(4) for sample in range(2)]
     again = Recorded()
     assert run(again, tmp_path / "killed") == whole and again.seen == [4]
