@@ -111,6 +111,15 @@ def test_a_vote_is_one_strict_line_and_a_second_start_goes_on(tmp_path: Path) ->
     assert [vote.chosen for vote in read_votes(tmp_path / "votes.jsonl")][1:] == [None]
 
 
+def test_each_person_answers_each_task_once(tmp_path: Path) -> None:
+    run = run_of(tmp_path)
+    anna, bert = ballot(run), ballot(run, VoteSettings("bert"))
+    (task,) = (one for one in bert.tasks if one.name == anna.tasks[0].name)
+    for own, chosen in ((anna, [0]), (bert, [1]), (anna, [1]), (bert, [])):  # the second time in another tab
+        own.answer(task, chosen, 1.0)
+    assert [(vote.voter, vote.chosen) for vote in read_votes(run / "votes.jsonl")] == [("anna", (0,)), ("bert", (1,))]
+
+
 def task_after(ballot: Ballot) -> Task:
     assert ballot.next is not None
     return ballot.next
