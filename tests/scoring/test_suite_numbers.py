@@ -78,9 +78,10 @@ def test_many_resamples_are_taken_in_parts_of_bounded_memory(monkeypatch: pytest
 def test_a_number_of_kinds_is_computed_as_the_whole_is() -> None:
     found = estimates_by_kind(SCORES, "share_at_least", 0.75)
     assert {kind: one.number for kind, one in found.items()} == {"one": 0.5, "two": 0.0}
-    best = estimates_by_kind(SCORES, "best_of")
+    more = SampleScore(1, 0.75, "one")
+    best = estimates_by_kind([*SCORES, more], "best_of")
     assert {kind: (one.number, one.prompts, one.samples) for kind, one in best.items()} == {
-        "one": (0.5, 2, 6),
+        "one": ((1 + 0.75) / 2, 2, 7),
         "two": (0.5, 1, 1),
     }
 
