@@ -4,23 +4,24 @@
     PYTHONPATH=. python benchmarks/doctor.py early          # sick runs of the labs, evaluated after each iteration
     PYTHONPATH=. python benchmarks/doctor.py quickstarts    # all of them, whole; `warnings` is what they say
     PYTHONPATH=. python benchmarks/doctor.py dry_runs       # `mmrl doctor CONFIG --tiny` of every shipped config
-    PYTHONPATH=. python benchmarks/doctor.py cost           # seconds of the rules and of what they need, of an iteration
+    PYTHONPATH=. python benchmarks/doctor.py cost           # what the rules and records take of an iteration
 
 Names after the part choose faults, runs or configs. Rows go to stdout; docs/doctor.md has the tables.
 """
 
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from unittest.mock import patch
 
 import torch
 from _common import argument_parser, emit
 
 from mmrl.commands.doctor import doctor
-from mmrl.core.config import shipped_names
 from mmrl.commands.train import train
+from mmrl.core.config import shipped_names
 from mmrl.core.contracts import ConfigError, RunError
 from mmrl.diagnosis.history import History
 from mmrl.diagnosis.rules import all_findings
@@ -113,25 +114,28 @@ def dry_runs(names: Sequence[str]) -> None:
 def cost(names: Sequence[str]) -> None:
     """Times the rules in training, against the seconds of its iterations."""
     for config in names or ("lab/grpo", "lab/flow_grpo", "lab/turns_rloo", "lab/one_shot_clips"):
-        spent: list[float] = []
-        see = Watch.see
-
-        def timed(self: Watch, iteration: int, metrics: Any, see: Callable[..., None] = see) -> None:
-            began = time.perf_counter()
-            see(self, iteration, metrics)
-            spent.append(time.perf_counter() - began)
-
-        Watch.see = timed  # type: ignore[method-assign]
-        try:
-            with tempfile.TemporaryDirectory() as folder:
-                short = ("iterations=40", "evaluation.every=0", "evaluation.num_prompts=16", "checkpoint.every=0")
-                train(start.new_run(config, short, Path(folder) / "run")[0], Path(folder) / "run")
-                metrics = read_record(Path(folder) / "run").metrics
-        finally:
-            Watch.see = see  # type: ignore[method-assign]
+        with _timed_rules() as spent, tempfile.TemporaryDirectory() as folder:
+            short = ("iterations=40", "evaluation.every=0", "evaluation.num_prompts=16", "checkpoint.every=0")
+            train(start.new_run(config, short, Path(folder) / "run")[0], Path(folder) / "run")
+            metrics = read_record(Path(folder) / "run").metrics
         whole = sum(metrics["time/iteration"].values)
         recording = sum(metrics["time/recording"].values)
         emit("cost", config=config, rules=sum(spent) / whole, recording=recording / whole, iterations=40, seconds=whole)
+
+
+@contextmanager
+def _timed_rules() -> Iterator[list[float]]:
+    """Yields the seconds of each reading of the rules, as they come."""
+    spent: list[float] = []
+    see = Watch.see
+
+    def timed(self: Watch, iteration: int, metrics: Mapping[str, float]) -> None:
+        began = time.perf_counter()
+        see(self, iteration, metrics)
+        spent.append(time.perf_counter() - began)
+
+    with patch.object(Watch, "see", timed):
+        yield spent
 
 
 PARTS: dict[str, Callable[[Sequence[str]], None]] = {

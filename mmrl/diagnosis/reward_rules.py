@@ -133,21 +133,6 @@ def _groups_missing(history: History) -> Symptom | None:
     )
 
 
-def _rewards_are_slow(history: History) -> Symptom | None:
-    spent = [history.mean(name, 3) for name in history.values if name.startswith("time/reward/")]
-    whole = history.mean("time/iteration", 3)
-    share = sum(one for one in spent if one is not None) / whole if whole else 0.0
-    if share <= 0.5:
-        return None
-    return Symptom(
-        "note",
-        f"rewards take {100 * share:.0f}% of an iteration",
-        share,
-        "set rollout_groups so that a chunk is scored while the next is sampled, a larger batch_size of the reward, or "
-        "`mmrl serve` on another device",
-    )
-
-
 RULES: dict[str, Rule] = {
     "reward_fell": _reward_fell,
     "held_out_fell": _held_out_fell,
@@ -157,5 +142,4 @@ RULES: dict[str, Rule] = {
     "one_reward_constant": _one_reward_constant,
     "rewards_fail": _rewards_fail,
     "groups_missing": _groups_missing,
-    "rewards_are_slow": _rewards_are_slow,
 }

@@ -181,4 +181,16 @@ FAULTS = (
         (Lab("lab/grpo"), Lab("lab/mix_grpo")),
         (paid_by("image_slow"),),
     ),
+    Fault(
+        "environments_are_slow",
+        "Search-R1 and verl-agent: rollouts wait for tools and browsers",
+        ("modality.environment={name: tests.diagnosis.planted_worlds:SlowScreens}",),
+        (Lab("quickstart_agent"), Lab("lab/turns_rloo")),
+    ),
+    Fault(
+        "memory_grows",
+        "trl issues on out-of-memory after hundreds of steps: something is kept of each batch",
+        (paid_by("leaking"),),
+        (Lab("lab/grpo", iterations=12), Lab("lab/mix_grpo", iterations=12)),
+    ),
 )

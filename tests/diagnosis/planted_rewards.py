@@ -56,3 +56,14 @@ def long(num_tokens: int) -> float:
 def rooted(image: Tensor) -> Tensor:
     """Has no gradient where a pixel is masked: that of the root at 0 is infinite, times 0."""
     return ((image > 0.5) * image).sqrt().mean()
+
+
+LEAKED: list[bytearray] = []
+
+
+def leaking(seed: int, iteration: int) -> float:
+    """Keeps a MiB of each sample."""
+    if iteration == 0:
+        LEAKED.clear()
+    LEAKED.append(bytearray(b"1") * 2**20)
+    return float(seed % 7)

@@ -110,6 +110,21 @@ def planted(config: RunConfig, **curves: list[float]) -> History:
             {"time__reward__judge": [1.0] * 3, "time__iteration": [10.0] * 3},
         ),
         (
+            "media_are_slow",
+            {"time__decoding": [3.0] * 3, "time__iteration": [10.0] * 3},
+            {"time__decoding": [1.0] * 3, "time__iteration": [10.0] * 3},
+        ),
+        (
+            "environments_are_slow",
+            {"time__environment": [6.0] * 3, "time__iteration": [10.0] * 3},
+            {"time__environment": [4.0] * 3, "time__iteration": [10.0] * 3},
+        ),
+        (
+            "memory_grows",
+            {"memory__rollout": [1.0, 2.0, 3.0, 3.0, 3.1, 3.5, 4.1, 4.2, 4.2]},
+            {"memory__rollout": [1.0, 2.0, 3.0, 3.0, 3.1, 3.2, 3.3, 3.4, 3.5]},
+        ),
+        (
             "lengths_drift",
             {"answers__tokens": [100.0] * 3 + [250.0] * 3},
             {"answers__tokens": [100.0] * 3 + [150.0] * 3},
