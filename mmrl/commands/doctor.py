@@ -16,9 +16,9 @@ from mmrl.reporting.findings import SEVERITIES, Finding
 from mmrl.reporting.metrics_log import MetricsLog
 from mmrl.reporting.record import read_record
 from mmrl.run_directory import start
+from mmrl.system.errors import UnjudgedError
 
-ITERATIONS = 3  # of a config: the fewest that rules need
-SHORT = (f"iterations={ITERATIONS}", "checkpoint.every=0", "trackers=[]")
+SHORT = ("iterations=3", "checkpoint.every=0", "trackers=[]")  # unless the user says otherwise; most rules need 3
 SHORT_EVALUATION = ("evaluation.every=0", "evaluation.stop_after=null", "evaluation.saved_samples=0")
 WIDTH = 110  # characters of a line
 
@@ -44,25 +44,49 @@ def doctor(source: str, overrides: Sequence[str] = (), *, is_tiny: bool = False)
 
 
 def _of_first_iterations(source: str, overrides: Sequence[str], run: Path) -> list[Finding]:
-    short = [*overrides, *SHORT]
-    if config_of(source, overrides).evaluation is not None:
-        short += SHORT_EVALUATION
+    has_evaluation = config_of(source, overrides).evaluation is not None
+    short = [*SHORT, *(SHORT_EVALUATION if has_evaluation else ()), *overrides]
     config = start.new_run(source, short, run)[0]
-    diverged: list[Finding] = []
+    ended: list[Finding] = []
     try:
         train(config, run)
+    except UnjudgedError as error:
+        ended.append(_unjudged(error, config))
     except RunError as error:
         if not isinstance(error.__cause__, DivergedError):
             raise
-        diverged.append(_diverged(error, config))
-    has_log = (run / "metrics.jsonl").exists()
-    return [*diverged, *(all_findings(History.of_record(read_record(run), config)) if has_log else [])]
+        ended.append(_diverged(error, config))
+    if not (run / "metrics.jsonl").exists():
+        return ended
+    history = History.of_record(read_record(run), config)
+    if history.first("optimizer/skipped", 1) and history.mean("optimizer/skipped") == history.mean("optimizer/steps"):
+        ended = [_never_finite(history)]
+    return [*ended, *all_findings(history)]
+
+
+def _never_finite(history: History) -> Finding:
+    return Finding(
+        history.iteration,
+        "gradients_skipped",
+        "fatal",
+        "not one gradient was finite, from the first step on: it is not the learning rate",
+        None,
+        "look at the gradient of your own reward, loss or model: the root, log or norm of 0 has none, and times 0 it "
+        "is NaN; torch.autograd.set_detect_anomaly(True) names the operation; precision: float32 where numbers overflow",
+    )
+
+
+def _unjudged(error: UnjudgedError, config: RunConfig) -> Finding:
+    remedy = (
+        "where images hold NaN or infinity lower optimizer.learning_rate by 10; else mend the reward by its message"
+    )
+    return Finding(config.iterations, "rewards_fail", "fatal", str(error), None, remedy)
 
 
 def _diverged(error: RunError, config: RunConfig) -> Finding:
     rate = config.optimizer.learning_rate
     return Finding(
-        ITERATIONS,
+        config.iterations,
         "learning_rate_too_high",
         "fatal",
         str(error),

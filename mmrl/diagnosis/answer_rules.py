@@ -31,7 +31,7 @@ def _answers_unreadable(history: History) -> Symptom | None:
 
 
 def _lengths_drift(history: History) -> Symptom | None:
-    first, now = history.first("answers/tokens"), history.mean("answers/tokens")
+    first, now = history.first("answers/tokens", 1), history.mean("answers/tokens")
     if first is None or now is None or max(first, now) < 32 or first / 2 < now < 2 * first:
         return None
     return Symptom(

@@ -5,7 +5,8 @@ from mmrl.diagnosis.history import History
 from mmrl.diagnosis.symptoms import Rule, Symptom
 
 HELD_OUT = "held_out/score"
-LOST = 0.03  # of a held-out score: less is the noise of a few hundred samples
+LOST = 0.03  # of a held-out score: the least that counts
+ERRORS = 1.5  # standard errors of a score before that: the same prompts from the same noise differ by less
 
 
 def _reward_fell(history: History) -> Symptom | None:
@@ -25,7 +26,7 @@ def _reward_fell(history: History) -> Symptom | None:
 
 def _held_out_fell(history: History) -> Symptom | None:
     scores = history.values.get(HELD_OUT, [])
-    if len(scores) < 2 or scores[-1][1] >= scores[0][1] - LOST:
+    if len(scores) < 2 or scores[-1][1] >= scores[0][1] - _noise(history):
         return None
     lost = scores[-1][1] - scores[0][1]
     return Symptom(
@@ -38,6 +39,11 @@ def _held_out_fell(history: History) -> Symptom | None:
     )
 
 
+def _noise(history: History) -> float:
+    """Returns what a held-out score may lose without a reason: few samples swing by more than `LOST`."""
+    return max(LOST, ERRORS * (history.mean("held_out/standard_error", 1) or 0.0))
+
+
 def _reward_hacked(history: History) -> Symptom | None:
     """Gao et al. 2022, "Scaling Laws for Reward Model Overoptimization", arXiv 2210.10760: the proxy goes on rising."""
     scores = history.values.get(HELD_OUT, [])
@@ -46,7 +52,7 @@ def _reward_hacked(history: History) -> Symptom | None:
     at, best = max(scores[:-1], key=lambda pair: pair[1])
     now = scores[-1][1]
     before, after = history.around("reward/mean", at), history.mean("reward/mean", 3, fewest=1)
-    if at == 0 or now > best - LOST or before is None or after is None or after <= before:
+    if at == 0 or now > best - _noise(history) or before is None or after is None or after <= before:
         return None
     return Symptom(
         "warning",
@@ -127,21 +133,6 @@ def _groups_missing(history: History) -> Symptom | None:
     )
 
 
-def _rewards_are_slow(history: History) -> Symptom | None:
-    spent = [history.mean(name, 3) for name in history.values if name.startswith("time/reward/")]
-    whole = history.mean("time/iteration", 3)
-    share = sum(one for one in spent if one is not None) / whole if whole else 0.0
-    if share <= 0.5:
-        return None
-    return Symptom(
-        "note",
-        f"rewards take {100 * share:.0f}% of an iteration",
-        share,
-        "set rollout_groups so that a chunk is scored while the next is sampled, a larger batch_size of the reward, or "
-        "`mmrl serve` on another device",
-    )
-
-
 RULES: dict[str, Rule] = {
     "reward_fell": _reward_fell,
     "held_out_fell": _held_out_fell,
@@ -151,5 +142,4 @@ RULES: dict[str, Rule] = {
     "one_reward_constant": _one_reward_constant,
     "rewards_fail": _rewards_fail,
     "groups_missing": _groups_missing,
-    "rewards_are_slow": _rewards_are_slow,
 }

@@ -4,12 +4,17 @@ A threshold without a source of its own was set on the runs of docs/curves.md, o
 same config; tests/diagnosis/test_rules.py reads both again.
 """
 
-from mmrl.diagnosis import answer_rules, learning_rules, reward_rules
+from mmrl.diagnosis import answer_rules, learning_rules, reward_rules, time_rules
 from mmrl.diagnosis.history import History
 from mmrl.diagnosis.symptoms import Rule
 from mmrl.reporting.findings import Finding
 
-RULES: dict[str, Rule] = {**learning_rules.RULES, **reward_rules.RULES, **answer_rules.RULES}
+RULES: dict[str, Rule] = {
+    **learning_rules.RULES,
+    **reward_rules.RULES,
+    **answer_rules.RULES,
+    **time_rules.RULES,
+}
 
 
 def findings_of(history: History) -> list[Finding]:

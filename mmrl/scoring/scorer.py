@@ -35,7 +35,7 @@ from mmrl.scoring.calls import Answer, call_once, call_reward
 from mmrl.scoring.metrics import as_wholes, too_many_failed
 from mmrl.scoring.placed_rewards import PlacedReward, is_placeable
 from mmrl.scoring.streams import SideStream
-from mmrl.system.errors import raised
+from mmrl.system.errors import UnjudgedError, raised
 from mmrl.system.time_limits import Patience, Workers
 
 BESIDE = ("weight", "label", "device")  # fields of a reward's section that are not the reward's own
@@ -295,7 +295,7 @@ class Scorer:
         return Judgement(scores, (None,) * num_rewards, (0.0,) * num_rewards)
 
     def check(self, scores: Scores, first_failures: Sequence[str | None] = (), where: str = "") -> None:
-        """Raises RunError when too many episodes of an iteration, those of all processes together, failed.
+        """Raises UnjudgedError when too many episodes of an iteration, those of all processes together, failed.
 
         `where`: how the message begins.
         """
@@ -305,7 +305,7 @@ class Scorer:
         pairs = zip(self.terms, first_failures, strict=False)
         known = next((message for term, message in pairs if message and term.counts), None)
         first = f"; first failure: {known}" if known else ""
-        raise RunError(f"{where}{too_many}{first}") from raised(known)
+        raise UnjudgedError(f"{where}{too_many}{first}") from raised(known)
 
     def score_in_graph(self, rollout: Rollout, outputs: Outputs, rows: Tensor, iteration: int) -> Tensor:
         """Returns the weighted sum of the rewards [N] for media made anew for the samples `rows` [N], with its

@@ -44,6 +44,10 @@ class DivergedError(RunError):
     """NaN or infinity from a network where numbers must be finite: its weights are broken, mostly by training."""
 
 
+class UnjudgedError(RunError):
+    """More samples than a run allows could not be judged."""
+
+
 class Interruption(BaseException):
     """The base of exceptions that a signal raises, and no plug-in, at any place of the program."""
 

@@ -182,14 +182,15 @@ def _result(scores: Scores, samples: list[SavedSample], kinds: Sequence[str] = (
     """Returns the result; `kinds` has one of each held-out prompt, by which scores are reported as well, or none."""
     scores = scores.select(scores.group.argsort(stable=True))  # sums must not depend on how prompts fell on processes
     share = scores.share  # every episode counts alike, however many turns it took
-    total = scores.total.nan_to_num().double() * share
-    score = float(total.sum() / share.sum())
-    metrics = {"held_out/score": score, "held_out/failed": float(num_failed(scores))}
+    total = scores.total.nan_to_num().double()
+    score = float((total * share).sum() / share.sum())
+    error = float((share * (total - score).square()).sum().sqrt() / share.sum())  # std / sqrt(N)
+    metrics = {"held_out/score": score, "held_out/standard_error": error, "held_out/failed": float(num_failed(scores))}
     kind_of = [kinds[number] for number in prompt_index_of(scores.group).tolist()] if kinds else []
     for kind in sorted(set(kind_of)):
         own = torch.tensor([one == kind for one in kind_of])
         if share[own].sum() > 0:  # else none of them could be judged
-            metrics[f"held_out/score/{kind.replace('/', ' ')}"] = float(total[own].sum() / share[own].sum())
+            metrics[f"held_out/score/{kind.replace('/', ' ')}"] = float((total * share)[own].sum() / share[own].sum())
     for name, column in zip(scores.names, scores.values.unbind(1), strict=True):
         metrics |= mean_and_std(f"held_out/{name}", column, scores.share_of(~column.isnan() & ~scores.is_control))
     return Result(score, metrics, samples)

@@ -101,13 +101,28 @@ def planted(config: RunConfig, **curves: list[float]) -> History:
         ),
         (
             "both_fall",
+            {"loss__chosen": [-0.5] * 3, "loss__rejected": [-0.8] * 3},
             {"loss__chosen": [-0.1] * 3, "loss__rejected": [-0.4] * 3},
-            {"loss__chosen": [0.1] * 3, "loss__rejected": [-0.4] * 3},
         ),
         (
             "rewards_are_slow",
             {"time__reward__judge": [6.0] * 3, "time__iteration": [10.0] * 3},
             {"time__reward__judge": [1.0] * 3, "time__iteration": [10.0] * 3},
+        ),
+        (
+            "media_are_slow",
+            {"time__decoding": [3.0] * 3, "time__iteration": [10.0] * 3},
+            {"time__decoding": [1.0] * 3, "time__iteration": [10.0] * 3},
+        ),
+        (
+            "environments_are_slow",
+            {"time__environment": [6.0] * 3, "time__iteration": [10.0] * 3},
+            {"time__environment": [4.0] * 3, "time__iteration": [10.0] * 3},
+        ),
+        (
+            "memory_grows",
+            {"memory__rollout": [1.0, 2.0, 3.0, 3.0, 3.1, 3.5, 4.1, 4.2, 4.2]},
+            {"memory__rollout": [1.0, 2.0, 3.0, 3.0, 3.1, 3.2, 3.3, 3.4, 3.5]},
         ),
         (
             "lengths_drift",

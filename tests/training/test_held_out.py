@@ -90,6 +90,7 @@ def test_the_score_is_the_mean_over_all_samples() -> None:
     assert result.score == pytest.approx(statistics.fmean(sums))
     assert result.metrics == pytest.approx({
         "held_out/score": statistics.fmean(sums),
+        "held_out/standard_error": statistics.pstdev(sums) / len(sums) ** 0.5,
         "held_out/failed": 0.0,
         "held_out/sum/mean": statistics.fmean(sums),
         "held_out/sum/std": statistics.pstdev(sums),

@@ -1,0 +1,156 @@
+"""What the doctor sees, how early, what it says of healthy runs, and what it costs.
+
+    PYTHONPATH=. python benchmarks/doctor.py planted        # each fault of tests/diagnosis/faults.py in both labs
+    PYTHONPATH=. python benchmarks/doctor.py early          # sick runs of the labs, evaluated after each iteration
+    PYTHONPATH=. python benchmarks/doctor.py quickstarts    # all of them, whole; `warnings` is what they say
+    PYTHONPATH=. python benchmarks/doctor.py dry_runs       # `mmrl doctor CONFIG --tiny` of every shipped config
+    PYTHONPATH=. python benchmarks/doctor.py cost           # what the rules and records take of an iteration
+
+Names after the part choose faults, runs or configs. Rows go to stdout; docs/doctor.md has the tables.
+"""
+
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from unittest.mock import patch
+
+import torch
+from _common import argument_parser, emit
+
+from mmrl.commands.doctor import doctor
+from mmrl.commands.train import train
+from mmrl.core.config import shipped_names
+from mmrl.core.contracts import ConfigError, RunError
+from mmrl.diagnosis.history import History
+from mmrl.diagnosis.rules import all_findings
+from mmrl.diagnosis.watch import Watch
+from mmrl.reporting.record import read_record
+from mmrl.run_directory import start
+from scripts.curve_pictures import RUNS, Run
+from tests.diagnosis.faults import FAULTS
+
+LOST = 0.05  # of the held-out score: a fall that is visible
+OFTEN = ("evaluation.every=1", "checkpoint.every=0")
+EARLY: dict[str, Run] = {
+    "healthy clicks": RUNS["clicks"],
+    "rate x 10": Run(RUNS["clicks"].config, (*RUNS["clicks"].overrides, "optimizer.learning_rate=1.0e-3")),
+    "rate x 30": RUNS["rate"],
+    "dead groups": RUNS["cold"],
+    "one answer for all": RUNS["corner"],
+    "healthy images": RUNS["images"],
+    "image rate x 10": Run(RUNS["images"].config, (*RUNS["images"].overrides, "optimizer.learning_rate=3.0e-3")),
+    "size of a jpeg": RUNS["jpeg"],
+    "share of a colour": RUNS["hacked"],
+}
+
+
+def planted(names: Sequence[str]) -> None:
+    """Plants each fault in both labs."""
+    for fault in FAULTS:
+        for number in (0, 1) if not names or fault.finding in names else ():
+            sick, healthy = fault.seen(number)
+            named = fault.finding in sick and fault.finding not in healthy
+            lab = fault.labs[number].config
+            emit("planted", finding=fault.finding, config=lab, is_named=named, sick=sick, healthy=healthy)
+
+
+def early(names: Sequence[str]) -> None:
+    """Trains sick runs, and compares the first warning with the fall of the held-out score."""
+    for name, run in EARLY.items():
+        if names and name not in names:
+            continue
+        with tempfile.TemporaryDirectory() as folder:
+            config = start.new_run(run.config, [*run.overrides, *OFTEN], Path(folder) / "run")[0]
+            train(config, Path(folder) / "run")
+            record = read_record(Path(folder) / "run")
+        found = [one for one in all_findings(History.of_record(record, config)) if one.severity != "note"]
+        series = record.metrics["held_out/score"].finite()
+        scores = dict(zip(series.iterations, series.values, strict=True))
+        first = min((one.iteration for one in found), default=None)
+        emit(
+            "early",
+            run=name,
+            warning=first,
+            finding=next((one.name for one in found if one.iteration == first), None),
+            lost_at_warning=None if first is None else round(_lost(scores, first), 3),
+            visible_fall=next((at for at in scores if _lost(scores, at) >= LOST), None),
+            lost_in_the_end=round(_lost(scores, max(scores)), 3),
+            found={one.name: one.iteration for one in found},
+        )
+
+
+def _lost(scores: dict[int, float], iteration: int) -> float:
+    """Returns what the held-out score has lost of its best up to an iteration."""
+    return max(value for at, value in scores.items() if at <= iteration) - scores[iteration]
+
+
+def quickstarts(names: Sequence[str]) -> None:
+    """Trains every quickstart as it ships."""
+    for name in [one for one in shipped_names() if one.startswith("quickstart") and (not names or one in names)]:
+        with tempfile.TemporaryDirectory() as folder:
+            config = start.new_run(name, [], Path(folder) / "run")[0]
+            train(config, Path(folder) / "run")
+            found = doctor(str(Path(folder) / "run"))
+        said = {one.name: f"{one.severity} at {one.iteration}" for one in found}
+        emit("quickstarts", config=name, warnings=sum(one.severity != "note" for one in found), findings=said)
+
+
+def dry_runs(names: Sequence[str]) -> None:
+    """Examines every shipped config on its twins."""
+    for name in [one for one in shipped_names() if not names or one in names]:
+        started = time.perf_counter()
+        try:
+            found = doctor(name, is_tiny=True)
+        except (ConfigError, RunError) as error:
+            emit("dry_runs", config=name, error=str(error))
+            continue
+        fatal = {one.name: one.value for one in found if one.severity == "fatal"}
+        notes = [one.name for one in found if one.severity == "note"]
+        emit("dry_runs", config=name, fatal=fatal, notes=notes, seconds=round(time.perf_counter() - started, 1))
+
+
+def cost(names: Sequence[str]) -> None:
+    """Times the rules in training, against the seconds of its iterations."""
+    for config in names or ("lab/grpo", "lab/flow_grpo", "lab/turns_rloo", "lab/one_shot_clips"):
+        with _timed_rules() as spent, tempfile.TemporaryDirectory() as folder:
+            short = ("iterations=40", "evaluation.every=0", "evaluation.num_prompts=16", "checkpoint.every=0")
+            train(start.new_run(config, short, Path(folder) / "run")[0], Path(folder) / "run")
+            metrics = read_record(Path(folder) / "run").metrics
+        whole = sum(metrics["time/iteration"].values)
+        recording = sum(metrics["time/recording"].values)
+        emit("cost", config=config, rules=sum(spent) / whole, recording=recording / whole, iterations=40, seconds=whole)
+
+
+@contextmanager
+def _timed_rules() -> Iterator[list[float]]:
+    """Yields the seconds of each reading of the rules, as they come."""
+    spent: list[float] = []
+    see = Watch.see
+
+    def timed(self: Watch, iteration: int, metrics: Mapping[str, float]) -> None:
+        began = time.perf_counter()
+        see(self, iteration, metrics)
+        spent.append(time.perf_counter() - began)
+
+    with patch.object(Watch, "see", timed):
+        yield spent
+
+
+PARTS: dict[str, Callable[[Sequence[str]], None]] = {
+    one.__name__: one for one in (planted, early, quickstarts, dry_runs, cost)
+}
+
+
+def main() -> None:
+    parser = argument_parser(__doc__)
+    parser.add_argument("part", choices=PARTS)
+    parser.add_argument("names", nargs="*")
+    given = parser.parse_args()
+    torch.set_num_threads(given.threads)
+    PARTS[given.part](given.names)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,84 @@
+"""Where the time of an iteration goes, and what its memory does."""
+
+from collections.abc import Sequence
+from statistics import median
+
+from mmrl.diagnosis.history import History
+from mmrl.diagnosis.symptoms import Rule, Symptom
+
+GROWTH = 1.3  # of memory since the first iterations: buffers are filled by then
+LEAST = 0.5  # GiB of growth: less is noise
+
+
+def _rewards_are_slow(history: History) -> Symptom | None:
+    share = _share(history, [name for name in history.values if name.startswith("time/reward/")])
+    if share <= 0.5:
+        return None
+    return Symptom(
+        "note",
+        f"rewards take {100 * share:.0f}% of an iteration",
+        share,
+        "set rollout_groups so that a chunk is scored while the next is sampled, a larger batch_size of the reward, or "
+        "`mmrl serve` on another device",
+    )
+
+
+def _media_are_slow(history: History) -> Symptom | None:
+    share = _share(history, ["time/decoding"])
+    if share <= 0.2:
+        return None
+    return Symptom(
+        "note",
+        f"rollouts wait {100 * share:.0f}% of an iteration for prompts to be read, decoded and encoded",
+        share,
+        "raise data.workers, so that the next prompts are read during the update; store smaller images or clips",
+    )
+
+
+def _environments_are_slow(history: History) -> Symptom | None:
+    share = _share(history, ["time/environment"])
+    if share <= 0.5:
+        return None
+    return Symptom(
+        "note",
+        f"rollouts wait {100 * share:.0f}% of an iteration for their environments",
+        share,
+        "run more copies of the environment side by side (modality.parallel), or faster ones",
+    )
+
+
+def _memory_grows(history: History) -> Symptom | None:
+    """A process that holds on to what an iteration made ends by the memory's end, hours later."""
+    rising = [one for name in ("memory/rollout", "memory/update") if (one := _growth(history, name))]
+    if not rising:
+        return None
+    first, now = max(rising, key=lambda pair: pair[1] - pair[0])
+    return Symptom(
+        "warning",
+        f"a process held {first:.3g} GiB in iterations 3 to 5 and holds {now:.3g} now",
+        now - first,
+        "look at rewards, environments and callbacks of your own: what they keep of each batch is never freed; longer "
+        "answers also need more",
+    )
+
+
+def _growth(history: History, name: str) -> tuple[float, float] | None:
+    values = [value for _, value in history.values.get(name, [])]
+    if len(values) < 8:
+        return None
+    first, now = median(values[2:5]), median(values[-3:])
+    return (first, now) if now > max(GROWTH * first, first + LEAST) else None
+
+
+def _share(history: History, names: Sequence[str]) -> float:
+    """Returns the share of an iteration that is spent on what the metrics `names` count."""
+    whole = history.mean("time/iteration", 3)
+    return sum(history.mean(name, 3) or 0.0 for name in names) / whole if whole else 0.0
+
+
+RULES: dict[str, Rule] = {
+    "rewards_are_slow": _rewards_are_slow,
+    "media_are_slow": _media_are_slow,
+    "environments_are_slow": _environments_are_slow,
+    "memory_grows": _memory_grows,
+}

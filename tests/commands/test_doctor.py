@@ -1,0 +1,56 @@
+"""`mmrl doctor`: of a config, of a run, on twins; what it prints, and what it leaves behind."""
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from mmrl.cli import app
+from mmrl.commands import doctor as command
+from mmrl.commands.doctor import doctor, said
+from mmrl.core.contracts import ConfigError
+from mmrl.reporting.findings import Finding
+
+SHORT = ("evaluation.num_prompts=8", "evaluation.samples_per_prompt=1", "prompts_per_iteration=4", "group_size=4")
+
+
+@pytest.mark.slow
+def test_weights_that_diverge_and_pictures_that_are_no_numbers_are_findings_and_not_errors() -> None:
+    (clicks,) = [one for one in doctor("lab/grpo", [*SHORT, "optimizer.learning_rate=1e30"]) if one.severity == "fatal"]
+    assert clicks.name == "learning_rate_too_high" and "diverged" in clicks.cause
+    (images,) = [
+        one for one in doctor("lab/mix_grpo", [*SHORT, "optimizer.learning_rate=1e6"]) if one.severity == "fatal"
+    ]
+    assert images.name == "rewards_fail" and "NaN" in images.cause
+
+
+@pytest.mark.slow
+def test_json_alone_stands_on_stdout_and_a_fatal_finding_exits_with_1() -> None:
+    done = CliRunner().invoke(app, ["doctor", "lab/grpo", *SHORT, "optimizer.learning_rate=1e30", "--json"])
+    found = json.loads(done.stdout)
+    assert done.exit_code == 1 and {one["severity"] for one in found} >= {"fatal"}
+    assert set(found[0]) == {"iteration", "name", "severity", "cause", "value", "remedy"}
+
+
+def test_a_run_takes_no_settings(tmp_path: Path) -> None:
+    (tmp_path / "config.yaml").write_text("")
+    with pytest.raises(ConfigError, match="takes neither settings nor --tiny"):
+        doctor(str(tmp_path), ["seed=1"])
+
+
+def test_the_worst_is_said_first_and_nothing_is_said_in_a_sentence() -> None:
+    one = Finding(3, "a_note", "note", "cause", 0.123456, "remedy")
+    other = Finding(2, "worse", "fatal", "cause", "tensor", "remedy")
+    assert said([one, other]).splitlines()[::3] == [
+        "fatal: worse (tensor), iteration 2",
+        "note: a_note (0.1235), iteration 3",
+    ]
+    assert "no finding" in said([])
+
+
+@pytest.mark.slow
+def test_the_folder_of_the_run_is_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(command.tempfile, "tempdir", str(tmp_path))
+    doctor("lab/grpo", SHORT)
+    assert not list(tmp_path.glob("mmrl*"))
