@@ -72,14 +72,14 @@ def dry_run(name: str, changes: Sequence[str], end: float) -> dict[str, Any] | N
         with live, tempfile.TemporaryDirectory(prefix="mmrl-metrics-") as folder:
             metrics = MetricsLog(Path(folder) / "metrics.jsonl")
             row["is_good"] = bool(check_tiny(load_config(name, list(changes)), metrics)["is_good"])
-            row["peak_gb"] = gb(_peak(metrics) if is_cuda else live.peak)
+            row["peak_gb"] = gb(peak(metrics) if is_cuda else live.peak)
     except Exception as raised:  # whatever a machine that was never tried does is a finding
         row["error"] = f"{type(raised).__name__}: {raised}".partition("\n")[0][:300]
         row["where"] = [f"{Path(one.filename).name}:{one.lineno}" for one in traceback.extract_tb(raised.__traceback__)]
     return row | {"seconds": significant(time.monotonic() - begin)}
 
 
-def _peak(metrics: "MetricsLog") -> float:
+def peak(metrics: "MetricsLog") -> float:
     """Returns the most bytes of tensors on the GPU: a run begins its peak anew in each phase, and logs the highest."""
     import torch
 
