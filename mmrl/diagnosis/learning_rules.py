@@ -5,9 +5,10 @@ from mmrl.diagnosis.symptoms import Rule, Symptom
 
 
 def _learning_rate_too_high(history: History) -> Symptom | None:
-    """On the labs a healthy mean |log ratio| of tokens is 0.01 to 0.03 nats; 30 times the rate gives 1.2."""
+    """On the labs a healthy mean |log ratio| of tokens is 0.01 to 0.05 nats; 10 times the rate gives 0.29, 30 times 1.2.
+    At 0.2 the mean token has left the usual clip range."""
     size = history.mean("loss/log_ratio_size", 1)
-    if size is None or size < 0.3 or "policy/entropy" not in history.values:  # of tokens
+    if size is None or size < 0.2 or "policy/entropy" not in history.values:  # of tokens
         return None
     rate = history.config.optimizer.learning_rate
     return Symptom(
@@ -108,10 +109,10 @@ def _no_gradient(history: History) -> Symptom | None:
 
 
 def _both_fall(history: History) -> Symptom | None:
-    """Ren and Sutherland 2024, "Learning Dynamics of LLM Finetuning", arXiv 2407.10490, section 4. A healthy lab loses
-    0.3 to 0.7 of what its pairs part by, at 5 times the rate it is 1.6."""
+    """Ren and Sutherland 2024, "Learning Dynamics of LLM Finetuning", arXiv 2407.10490, section 4. Healthy labs
+    lose up to 2.5 (log-ratios times beta), at 5 to 10 times their rate 30 to 80."""
     chosen, rejected = (history.mean(f"loss/{one}", 3) for one in ("chosen", "rejected"))
-    if chosen is None or rejected is None or chosen >= -max(0.0, chosen - rejected):
+    if chosen is None or rejected is None or chosen >= -max(4.0, chosen - rejected):
         return None
     return Symptom(
         "note",

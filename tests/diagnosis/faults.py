@@ -131,13 +131,14 @@ FAULTS = (
         "entropy_collapsed",
         "docs/curves.md, corner; verl issue 5953 and Intuitor issue 26: the entropy of a token goes to 0",
         TO_THE_CORNER,
-        (Lab("lab/grpo", iterations=28), Lab("quickstart_gui", iterations=28)),
+        (Lab("lab/grpo", iterations=28), Lab("lab/gspo", iterations=28)),
     ),
     Fault(
         "far_from_reference",
-        "docs/curves.md, corner; verl issue 651: the KL rises without end",
-        TO_THE_CORNER,
-        (Lab("lab/grpo", WITH_KL, iterations=8), Lab("quickstart_grounding", WITH_KL, iterations=8)),
+        "docs/curves.md, rate; verl issue 651: the KL rises without end",
+        ("optimizer.learning_rate=3e-3",),
+        (Lab("lab/grpo", WITH_KL), Lab("quickstart_grounding", WITH_KL)),
+        ("optimizer.learning_rate=1e-2",),
     ),
     Fault(
         "gradients_skipped",

@@ -101,8 +101,8 @@ def planted(config: RunConfig, **curves: list[float]) -> History:
         ),
         (
             "both_fall",
-            {"loss__chosen": [-0.5] * 3, "loss__rejected": [-0.8] * 3},
-            {"loss__chosen": [-0.1] * 3, "loss__rejected": [-0.4] * 3},
+            {"loss__chosen": [-5.0] * 3, "loss__rejected": [-8.0] * 3},
+            {"loss__chosen": [-5.0] * 3, "loss__rejected": [-14.0] * 3},
         ),
         (
             "rewards_are_slow",
