@@ -26,7 +26,7 @@ KINDS = {"kind": {0: "x", 1: "y", 2: "y"}}
 
 
 def numbers(number: dict[str, Any], **also: dict[str, Any]) -> dict[str, Any]:
-    return numbers_of(SuiteSettings(**SETTINGS, number=number, also=also), RESULTS, KINDS)
+    return numbers_of(SuiteSettings(**SETTINGS | {"number": number, "also": also}), RESULTS, KINDS)
 
 
 def test_a_number_is_of_its_reward_in_its_unit() -> None:

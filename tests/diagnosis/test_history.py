@@ -1,5 +1,7 @@
 """The windows of a history, and rules at their edges: the same curves a little nearer to health say nothing."""
 
+from collections.abc import Sequence
+
 import pytest
 
 from mmrl.core.config import load_config
@@ -7,7 +9,7 @@ from mmrl.diagnosis.history import History
 from mmrl.diagnosis.rules import all_findings, findings_of
 
 
-def history_of(**curves: list[float | None]) -> History:
+def history_of(**curves: Sequence[float | None]) -> History:
     """A run whose metrics have these values from iteration 1 on; `__` is a slash, None a missing value."""
     history = History(load_config("lab/grpo"))
     for number in range(max(map(len, curves.values()))):
@@ -46,14 +48,14 @@ def test_a_finding_is_that_of_its_first_iteration() -> None:
 
 
 def test_a_reward_that_falls_within_its_own_spread_is_no_finding() -> None:
-    falls: dict[str, list[float | None]] = {"reward__mean": [0.5, 0.3, 0.25, 0.2], "reward__std": [0.3] * 4}
+    falls: dict[str, Sequence[float | None]] = {"reward__mean": [0.5, 0.3, 0.25, 0.2], "reward__std": [0.3] * 4}
     assert "reward_fell" not in names(history_of(**falls))
     assert "reward_fell" in names(history_of(**falls | {"reward__std": [0.2] * 4}))
 
 
 @pytest.mark.parametrize(("end", "is_hacked"), [(0.8, True), (0.3, False), (0.1, False)])
 def test_a_held_out_score_that_falls_with_the_reward_is_not_hacked(end: float, is_hacked: bool) -> None:
-    scores: list[float | None] = [0.1, 0.2, 0.6, 0.5, 0.5, 0.5, 0.4]
+    scores = [0.1, 0.2, 0.6, 0.5, 0.5, 0.5, 0.4]
     history = history_of(reward__mean=[0.3, 0.3, 0.3, 0.3, end, end, end], held_out__score=scores)
     assert ("reward_hacked" in names(history)) is is_hacked
 

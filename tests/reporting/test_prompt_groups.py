@@ -19,7 +19,7 @@ from tests.report_pages import Page
 
 
 def line(iteration: int, **means: float | None) -> bytes:
-    groups = [
+    groups: list[dict[str, Any]] = [
         {"prompt": number, "name": name, "text": f"text {name}", "size": 2, "mean": mean, "std": 0.1, "rewards": {}}
         for number, (name, mean) in enumerate(means.items())
     ]

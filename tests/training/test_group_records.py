@@ -59,15 +59,15 @@ def random_scores(seed: int) -> Scores:
                              [math.nan, own[1]]))  # fmt: skip
             episode += 1
     rng.shuffle(cast(Any, rows))
-    prompt, number, turn, valid, control, values = zip(*rows, strict=True)
+    prompts, episodes, turns, valid, control, values = zip(*rows, strict=True)
     return Scores(
         values=torch.tensor(values),
         names=("a", "b"),
         weights=WEIGHTS,
         valid=torch.tensor(valid),
-        group=torch.tensor(prompt),
-        episode=torch.tensor(number),
-        turn=torch.tensor(turn),
+        group=torch.tensor(prompts),
+        episode=torch.tensor(episodes),
+        turn=torch.tensor(turns),
         is_control=torch.tensor(control),
     )
 
@@ -127,18 +127,18 @@ def test_numbers_and_choices_are_those_of_a_slow_loop(seed: int) -> None:
     assert by_place == {word: wanted[word] for word in list(wanted)[: len(expected)]}
     for number in {int(scores.group[one.row]) for one in chosen}:
         own = [one for one in chosen if int(scores.group[one.row]) == number]
-        every = [
+        ranked = [
             (float(np.mean(totals[rows])), next(row for row in range(len(totals)) if
              int(scores.episode[row]) == episode and int(scores.turn[row]) == 0))
             for episode, rows in turns_of(scores, number, lambda row: bool(scores.valid[row]))
         ]  # fmt: skip
-        every.sort(reverse=True)
-        assert len(own) == min(MEMBERS, len(every)), "from the highest to the lowest, with both ends"
-        assert own[0].total == pytest.approx(every[0][0], abs=1e-6)
-        assert own[-1].total == pytest.approx(every[-1][0], abs=1e-6)
-        places = [next(n for n, (_, row) in enumerate(every) if row == one.row) for one in own]
+        ranked.sort(reverse=True)
+        assert len(own) == min(MEMBERS, len(ranked)), "from the highest to the lowest, with both ends"
+        assert own[0].total == pytest.approx(ranked[0][0], abs=1e-6)
+        assert own[-1].total == pytest.approx(ranked[-1][0], abs=1e-6)
+        places = [next(n for n, (_, row) in enumerate(ranked) if row == one.row) for one in own]
         assert places == sorted(set(places)), "no sample stands twice"
-        assert [one.total for one in own] == pytest.approx([every[place][0] for place in places], abs=1e-6)
+        assert [one.total for one in own] == pytest.approx([ranked[place][0] for place in places], abs=1e-6)
 
 
 def places_of(scores: Scores) -> dict[int, tuple[str, ...]]:
