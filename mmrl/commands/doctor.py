@@ -17,6 +17,7 @@ from mmrl.reporting.metrics_log import MetricsLog
 from mmrl.reporting.record import read_record
 from mmrl.run_directory import start
 from mmrl.system.errors import UnjudgedError
+from mmrl.training.examination import Examination
 
 SHORT = ("iterations=3", "checkpoint.every=0", "trackers=[]")  # unless the user says otherwise; most rules need 3
 SHORT_EVALUATION = ("evaluation.every=0", "evaluation.stop_after=null", "evaluation.saved_samples=0")
@@ -49,7 +50,7 @@ def _of_first_iterations(source: str, overrides: Sequence[str], run: Path) -> li
     config = start.new_run(source, short, run)[0]
     ended: list[Finding] = []
     try:
-        train(config, run)
+        train(config, run, examination=Examination(config.seed))
     except UnjudgedError as error:
         ended.append(_unjudged(error, config))
     except RunError as error:
@@ -72,7 +73,7 @@ def _never_finite(history: History) -> Finding:
         "not one gradient was finite, from the first step on: it is not the learning rate",
         None,
         "look at the gradient of your own reward, loss or model: the root, log or norm of 0 has none, and times 0 it "
-        "is NaN; torch.autograd.set_detect_anomaly(True) names the operation; precision: float32 where numbers overflow",
+        "is NaN; torch.autograd.set_detect_anomaly(True) names the operation; precision: float32 where one overflows",
     )
 
 
