@@ -53,8 +53,8 @@ def _gradient_is_noise(history: History) -> Symptom | None:
         f"the gradients of {groups:.0f} groups agree no better than chance: the square of their mean is {ratio:.2f} "
         "times what noise alone gives",
         ratio,
-        "raise prompts_per_iteration or group_size, lower updates.minibatches, or take a reward with more signal; where "
-        "it is like this and the reward does not rise, the reward may not depend on what the policy does",
+        "raise prompts_per_iteration or group_size, lower updates.minibatches, or take a reward with more signal; "
+        "where the reward does not rise either, it may not depend on what the policy does",
     )
 
 
@@ -76,8 +76,8 @@ def _prompts_cut(history: History) -> Symptom | None:
         return None
     return Symptom(
         "warning",
-        f"{100 * share:.0f}% of the prompts are longer than the text encoders read: the reward asks for what the policy "
-        "is never told",
+        f"{100 * share:.0f}% of the prompts are longer than the text encoders read: the reward asks for what the "
+        "policy never sees",
         share,
         "raise modality.max_sequence_length, or shorten the prompts",
     )

@@ -55,6 +55,7 @@ WITH_KL = ("loss.kl=k3", "loss.kl_coef=1.0e-6")
 FEW_WANTED = ("groups.degenerate=refill", "groups.max_refills=1", "groups.mean_between=[0.45,0.5]")
 POLICIES = "modality.name=tests.diagnosis.planted_policies"
 SAME_JUDGE = ("evaluation.rewards=[{name: shapes, measure: graded}]",)
+LATE = ("sampler.share_noise=true", "sampler.window={mode: range, first: 4, last: 5}")
 TO_THE_CORNER = (paid_by("corner"), "optimizer.learning_rate=5e-4")
 LONGER = (paid_by("long"), "optimizer.learning_rate=1e-3")
 WARM = ("sampler.temperature=2.0", "sampler.max_tokens=64")
@@ -247,5 +248,17 @@ FAULTS = (
         "trl: warmup_steps of a longer run",
         ("optimizer.warmup=3",),
         (Lab("lab/grpo"), Lab("lab/mix_grpo")),
+    ),
+    Fault(
+        "batch_below_recipe",
+        "DanceGRPO issue 45: fewer GPUs, the recipe's learning rate",
+        ("prompts_per_iteration=4",),
+        (Lab("lab/grpo"), Lab("lab/mix_grpo")),
+    ),
+    Fault(
+        "nothing_is_shared",
+        "flow_grpo's Fast variant: the steps before the random ones are the same for a group that begins alike",
+        ("sampler.share_noise=false",),
+        (Lab("lab/flow_grpo_fast", LATE), Lab("lab/motion_flow_grpo_fast", LATE)),
     ),
 )
