@@ -19,7 +19,7 @@ Properties = Mapping[str, Tensor]  # by name: [B] float32 each
 
 SIDE = 128  # pixels of the longer side at which pictures are measured
 THUMBNAIL = 16  # pixels of a side at which the pictures of a group are compared
-FRAMES = 16  # of a video that are measured, and pairs of frames; all where it has no more
+FRAMES = 8  # of a video that are measured, and pairs of frames; all where it has no more
 AT_ONCE = 8  # pictures that are made smaller together: their copies are held in memory
 LUMA = (0.299, 0.587, 0.114)  # of red, green and blue: ITU-R BT.601
 FEWEST = 8  # samples that a correlation is computed of
@@ -186,7 +186,8 @@ def property_metrics(scores: Scores, properties: Properties) -> dict[str, float]
         measured = ~values.isnan() & ~scores.is_control
         numbers = mean_and_std(f"samples/{name}", values, scores.share_of(measured))
         if name == DIVERSITY:
-            metrics |= {"samples/diversity": mean for key, mean in numbers.items() if key.endswith("/mean")}
+            if numbers:  # a group's number has no spread of its own
+                metrics[f"samples/{name}"] = numbers[f"samples/{name}/mean"]
             continue
         metrics |= numbers
         for reward, scored in {"": plain_total(scores), **rewards}.items():
