@@ -1,15 +1,15 @@
 """What samples are like, and whether the reward pays for that in place of what was meant.
 
 `samples/NAME/mean` is a property of samples, `follows/NAME` the correlation of the mixed reward with it within groups
-(mmrl/scoring/properties.py). Where the config has rewards of its own for the evaluation, and the held-out score is the
-best so far, what changes about samples changes for the better: the warnings are silent then.
+(mmrl/scoring/properties.py). Where the evaluation has a reward that training does not have, and the held-out score is
+the best so far, what changes about samples changes for the better: the warnings are silent then.
 """
 
 import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from mmrl.core.config import label_of
+from mmrl.core.config import RunConfig, label_of
 from mmrl.diagnosis.history import History
 from mmrl.diagnosis.reward_rules import ERRORS, HELD_OUT, LOST
 from mmrl.diagnosis.symptoms import Rule, Symptom
@@ -21,7 +21,7 @@ FAR = 2.0  # times the first value, or 1 / FAR of it: healthy labs stay between 
 ALIKE = 0.15  # of the first diversity: healthy labs level off at 0.25, jpeg_size goes to 0
 
 MEANT: Mapping[str, set[str]] = {  # rewards that are about a property, and follow it as they should
-    "length": {"length_curve", "length_window", "length_penalised", "overlong", "repetition"},
+    "length": {"length_curve", "length_window", "length_penalised", "overlong"},
     "boxes": {"box_count", "count", "detection", "grounded_boxes", "seg_zero"},
     "frames": set(),
     "motion": {"motion", "dynamic_degree", "motion_smoothness", "flicker", "temporal_contrast", "subject_consistency"},
@@ -30,15 +30,16 @@ MEANT: Mapping[str, set[str]] = {  # rewards that are about a property, and foll
 }
 
 
-def _follows(name: str, words: str, remedy: str, *, least: float = 0.0) -> Rule:
+def _follows(name: str, words: str, remedy: str, *, least: float = 0.0, lowest: float = -1.0) -> Rule:
     """Returns the rule that names a reward which follows the property `name`.
 
     Below the mean `least` a property may change as it likes: answers that are read at last have a box, and a few words.
+    `lowest`: the least correlation that counts; 0 where less of the property is no harm.
     """
 
     def rule(history: History) -> Symptom | None:
         by = history.mean(f"follows/{name}", 3)
-        if by is None or abs(by) < max(FOLLOWS, _chance(history, 3)):
+        if by is None or by < lowest or abs(by) < max(FOLLOWS, _chance(history, 3)):
             return None
         label, section = _leading(history, name)
         if MEANT[name] & set(_names(section)):
@@ -91,12 +92,22 @@ def _names(section: Any) -> Iterator[str]:
 
 
 def _is_best(history: History) -> bool:
-    """Returns whether the held-out score, by rewards of its own, has risen and has not fallen since."""
-    evaluation, scores = history.config.evaluation, [value for _, value in history.values.get(HELD_OUT, [])]
-    if evaluation is None or evaluation.rewards is None or len(scores) < 2:
+    """Returns whether the held-out score, by a reward that is not trained on, has risen and has not fallen since."""
+    scores = [value for _, value in history.values.get(HELD_OUT, [])]
+    if len(scores) < 2 or not _is_judged_by_others(history.config):
         return False
     noise = max(LOST, ERRORS * (history.mean("held_out/standard_error", 1) or 0.0))
     return max(scores) > scores[0] + noise and scores[-1] > max(scores) - noise
+
+
+def _is_judged_by_others(config: RunConfig) -> bool:
+    judges = () if config.evaluation is None else config.evaluation.rewards or ()
+    return any(_plain(one) not in [_plain(other) for other in config.rewards] for one in judges)
+
+
+def _plain(section: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns what a reward is, without its name and its weight in the run."""
+    return {key: value for key, value in section.items() if key not in ("label", "weight", "device")}
 
 
 def _has_risen(history: History) -> bool:
@@ -155,8 +166,8 @@ def _far_from_the_first(history: History) -> Symptom | None:
             "warning",
             f"the {name} of samples went from {first:.2g} to {now:.2g} while the reward rose: it may be paid for that",
             now / first,
-            "look at the samples; if they are worse, take an earlier checkpoint, raise loss.kl_coef, and mix the reward "
-            "with a judge of another kind",
+            "look at the samples; if they are worse, take an earlier checkpoint, raise loss.kl_coef, and mix the "
+            "reward with a judge of another kind",
         )
     return None
 
@@ -167,15 +178,20 @@ RULES: dict[str, Rule] = {
         "the length of answers (Singhal et al. 2023, arXiv 2310.03716: often all that is learned)",
         "wrap it in length_penalised, or add length_window or overlong",
         least=10,
+        lowest=0,
     ),
     "reward_follows_boxes": _follows(
         "boxes",
         "the number of boxes that an answer writes",
         "add box_count, or a reward that charges for wrong boxes",
         least=1,
+        lowest=0,
     ),
     "reward_follows_frames": _follows(
-        "frames", "the number of frames", "compare videos of one length, or divide the reward by the number of frames"
+        "frames",
+        "the number of frames",
+        "compare videos of one length, or divide the reward by the number of frames",
+        lowest=0,
     ),
     "reward_follows_motion": _follows(
         "motion",

@@ -99,7 +99,7 @@ DIAGNOSTICS = (
 )
 
 PROPERTIES = {  # of samples: a sentence on what to look for
-    "length": "Tokens of an answer, or words. Growth while the held-out score stands still: the reward pays for length.",
+    "length": "Tokens of an answer, or words. Growth while the held-out score does not rise: length is paid for.",
     "lines": "Lines of an answer that are not empty.",
     "boxes": "Boxes and points that an answer writes.",
     "sharpness": "Variance of the Laplacian of the luma. Far from the first: noise, or empty pictures.",
@@ -107,11 +107,9 @@ PROPERTIES = {  # of samples: a sentence on what to look for
     "brightness": "Mean luma.",
     "motion": "Mean difference of neighbouring frames.",
     "frames": "Frames of a video.",
-    "diversity": "How far the samples of a group differ. It falls while a model learns; near 0 there is one sample left.",
+    "diversity": "How far the samples of a group differ. It falls while a model learns; at 0 there is one sample left.",
 }
-FOLLOWED = (
-    "Healthy: within about 0.4 of 0. Beyond it the reward may pay for this, whatever else it judges: look at the samples."
-)
+FOLLOWED = "Healthy: within about 0.4 of 0. Beyond it the reward may pay for this, whatever else it judges."
 
 RESOURCES = (
     Diagnostic(
@@ -209,9 +207,9 @@ def sample_diagnostics(record: Record) -> list[Diagnostic]:
         mean = metric if metric.count("/") == 1 else f"samples/{name}/mean"
         charts.append(Diagnostic(title_of(f"samples/{name}"), {mean: name}, "", PROPERTIES.get(name, "")))
         by = {one: one.split("/", 1)[1].rpartition("/")[0] for one in record.metrics if one.startswith("follows/")}
-        lines = {one: label or "all" for one, label in by.items() if one.endswith(f"/{name}")}
-        if lines:
-            shown = {one: label for one, label in lines.items() if label != "all" or len(lines) > 2}
+        lines = {one: label for one, label in by.items() if one.endswith(f"/{name}")}
+        if lines:  # of a single reward the total is the same line
+            shown = {one: label or "all" for one, label in lines.items() if label or len(lines) != 2}
             charts.append(Diagnostic(f"Rewards and {name}", shown, "correlation within groups", FOLLOWED))
     return charts
 
