@@ -109,7 +109,7 @@ PROPERTIES = {  # of samples: a sentence on what to look for
     "frames": "Frames of a video.",
     "diversity": "How far the samples of a group differ. It falls while a model learns; at 0 there is one sample left.",
 }
-FOLLOWED = "Healthy: within about 0.4 of 0. Beyond it the reward may pay for this, whatever else it judges."
+FOLLOWED = "Healthy: mostly within 0.4 of 0. Beyond it the reward may pay for this, whatever else it judges."
 
 RESOURCES = (
     Diagnostic(
