@@ -113,6 +113,20 @@ def _images_shrunk(history: History) -> Symptom | None:
     )
 
 
+def _nothing_is_shared(history: History) -> Symptom | None:
+    """Of answers; of images `mmrl doctor` counts the network calls of a plan that shares and of one that does not."""
+    share = history.first("doctor/prompts/again", 1)
+    if share is None or share <= 0.2:
+        return None
+    return Symptom(
+        "note",
+        f"an update computes each prompt once for every answer: {100 * share:.0f}% of its tokens were computed before",
+        share,
+        "modality.sharing: auto computes a prompt once for all its answers of a micro-batch; `mmrl check CONFIG "
+        "--tiny` names the way, or why there is none",
+    )
+
+
 RULES: dict[str, Rule] = {
     "ratio_off_at_start": _ratio_off_at_start,
     "reference_differs_at_start": _reference_differs_at_start,
@@ -120,4 +134,5 @@ RULES: dict[str, Rule] = {
     "tensors_without_gradient": _tensors_without_gradient,
     "prompts_cut": _prompts_cut,
     "images_shrunk": _images_shrunk,
+    "nothing_is_shared": _nothing_is_shared,
 }

@@ -9,13 +9,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mmrl.core.contracts import Cutting, LossBatch, Modality, PromptSharing, Shardable
+from mmrl.core.contracts import Answering, Cutting, LossBatch, Modality, PromptSharing, Shardable
 from mmrl.core.data import Rollout
 from mmrl.core.forward_outputs import GaussianDecisions, TokenDecisions
 from mmrl.core.keys import GroupKey
 from mmrl.core.views import View
 from mmrl.system.out_of_memory import random_state, reported, set_random_state
-from mmrl.training.processes import Processes
 from mmrl.training.rollouts import Collected
 from mmrl.training.switched_off import has_low_precision, in_eval_mode, in_float32, training_modules
 from mmrl.training.update import OldSource, Updater, micro_batches, select_groups, views_of
@@ -54,7 +53,7 @@ class Examination:
             return {}
         with _as_it_was(updater):
             if iteration == RATIO:
-                return _inputs(updater.policy, rollout, updater.processes) | self._ratios(updater, collected, batch)
+                return _inputs(updater, rollout) | self._ratios(updater, collected, batch)
             return self._gradients(updater, rollout, batch, kept[:GROUPS], old)
 
     def after(
@@ -192,17 +191,36 @@ def noise_scale(sum_square: float, squares: Sequence[float]) -> float | None:
     return variance / signal if signal > 1e-12 * mean_square else None
 
 
-def _inputs(policy: Modality, rollout: Rollout | None, processes: Processes) -> dict[str, float]:
-    """Returns the share of prompts that the policy cuts, and the scale at which it sees images."""
-    cut, areas = list[bool](), list[float]()
-    if rollout is not None and isinstance(policy, Cutting):
-        cut = list(map(bool, policy.cuts([prompt.text for prompt in rollout.prompts])))
+def _inputs(updater: Updater, rollout: Rollout | None) -> dict[str, float]:
+    """Returns the share of prompts that the policy cuts, the scale at which it sees images, and where an update shares
+    no prompts, the share of its tokens that are of prompts computed before."""
+    policy, cut, areas, tokens = updater.policy, list[bool](), list[float](), list[tuple[int, int]]()
     if rollout is not None:
         canvases = [one for one in rollout.outputs.canvases or () if one is not None]
         areas = [one.resized[0] * one.resized[1] / (one.original[0] * one.original[1]) for one in canvases]
-    cut, areas = processes.gather(cut), processes.gather(areas)
+        if isinstance(policy, Cutting):
+            cut = list(map(bool, policy.cuts([prompt.text for prompt in rollout.prompts])))
+        if isinstance(policy, PromptSharing) and policy.sharing_used.startswith("none"):
+            tokens = _tokens_of_prompts(policy, rollout, updater.micro_batch)
+    cut, areas, tokens = (updater.processes.gather(list(one)) for one in (cut, areas, tokens))
     metrics = {"doctor/prompts/cut": sum(cut) / len(cut)} if cut else {}
-    return metrics | ({"doctor/images/scale": (sum(areas) / len(areas)) ** 0.5} if areas else {})
+    metrics |= {"doctor/images/scale": (sum(areas) / len(areas)) ** 0.5} if areas else {}
+    again, everything = (sum(column) for column in zip(*tokens, strict=True)) if tokens else (0, 0)
+    return metrics | ({"doctor/prompts/again": again / everything} if everything else {})
+
+
+def _tokens_of_prompts(policy: Any, rollout: Rollout, micro_batch: int) -> list[tuple[int, int]]:
+    """Returns, of each of a few prompts, the tokens of it that an update without sharing computes and one with it does
+    not, and all tokens of its answers and their prompts. With sharing a prompt is computed once in a micro-batch."""
+    lengths = rollout.outputs.num_tokens
+    if lengths is None or not isinstance(policy, Answering):
+        return []
+    found = []
+    for number, prompt in enumerate(rollout.prompts[:GROUPS]):
+        own, length = lengths[rollout.prompt == number], policy.longest_prompt([prompt])
+        once = math.ceil(len(own) / micro_batch)
+        found.append((length * (len(own) - once), length * len(own) + int(own.sum())))
+    return found
 
 
 def _waits(name: str, parameters: Mapping[str, Tensor]) -> bool:

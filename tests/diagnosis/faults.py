@@ -261,4 +261,10 @@ FAULTS = (
         ("sampler.share_noise=false",),
         (Lab("lab/flow_grpo_fast", LATE), Lab("lab/motion_flow_grpo_fast", LATE)),
     ),
+    Fault(
+        "nothing_is_shared",
+        "modality.sharing: a group's prompt with its image is computed for every answer, as trainers of others do",
+        ("modality.sharing=none",),
+        (Lab("lab/grpo"), Lab("quickstart_grounding")),
+    ),
 )

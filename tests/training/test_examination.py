@@ -144,9 +144,39 @@ class Long:
         return [(4,) if len(text) > 4 else () for text in texts]
 
 
+def updater_of(policy: object, micro_batch: int = 8) -> Any:
+    return SimpleNamespace(policy=policy, processes=Processes(), micro_batch=micro_batch)
+
+
 def test_cut_prompts_and_shrunk_images_are_counted() -> None:
     canvas = SimpleNamespace(original=(200, 100), resized=(100, 50))
     prompts = [SimpleNamespace(text="red"), SimpleNamespace(text="a red circle")]
     rollout = SimpleNamespace(prompts=prompts, outputs=SimpleNamespace(canvases=(canvas, None, canvas)))
-    measured = _inputs(Long(), rollout, Processes())  # type: ignore[arg-type]
-    assert measured == {"doctor/prompts/cut": 0.5, "doctor/images/scale": pytest.approx(0.5)}
+    counted = _inputs(updater_of(Long()), rollout)  # type: ignore[arg-type]
+    assert counted == {"doctor/prompts/cut": 0.5, "doctor/images/scale": pytest.approx(0.5)}
+
+
+@dataclass
+class Unshared:
+    """A policy whose prompts have ten tokens for each letter."""
+
+    sharing_used: str = "none (attention takes no tree mask)"
+    answer_batch: int = 4
+
+    def without_sharing(self) -> None: ...
+
+    def answer_at_once(self, count: int) -> None: ...
+
+    def longest_prompt(self, prompts: list[Any]) -> int:
+        return max(10 * len(prompt.text) for prompt in prompts)
+
+
+def test_tokens_of_prompts_that_are_computed_again_are_counted() -> None:
+    outputs = SimpleNamespace(canvases=None, num_tokens=torch.tensor([5, 7, 1, 2, 3]))
+    prompts = [SimpleNamespace(text="ab"), SimpleNamespace(text="a")]
+    rollout: Any = SimpleNamespace(prompts=prompts, outputs=outputs, prompt=torch.tensor([0, 0, 1, 1, 1]))
+    # of 20 tokens 1 of 2 times, of 10 tokens 2 of 3 times; in all 2 * 20 + 3 * 10 + 18 tokens
+    assert _inputs(updater_of(Unshared()), rollout) == {"doctor/prompts/again": pytest.approx((20 + 20) / 88)}
+    # two at a time: the second prompt is computed twice in any case
+    assert _inputs(updater_of(Unshared(), 2), rollout) == {"doctor/prompts/again": pytest.approx((20 + 10) / 88)}
+    assert _inputs(updater_of(Unshared("cache")), rollout) == {}
