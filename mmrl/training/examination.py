@@ -202,7 +202,8 @@ def _inputs(updater: Updater, rollout: Rollout | None) -> dict[str, float]:
             cut = list(map(bool, policy.cuts([prompt.text for prompt in rollout.prompts])))
         if isinstance(policy, PromptSharing) and policy.sharing_used.startswith("none"):
             tokens = _tokens_of_prompts(policy, rollout, updater.micro_batch)
-    cut, areas, tokens = (updater.processes.gather(list(one)) for one in (cut, areas, tokens))
+    gather = updater.processes.gather
+    cut, areas, tokens = gather(cut), gather(areas), gather(tokens)
     metrics = {"doctor/prompts/cut": sum(cut) / len(cut)} if cut else {}
     metrics |= {"doctor/images/scale": (sum(areas) / len(areas)) ** 0.5} if areas else {}
     again, everything = (sum(column) for column in zip(*tokens, strict=True)) if tokens else (0, 0)

@@ -52,7 +52,7 @@ class WithDropout(Gui):
 class SharesWrongly(Gui):
     """Evaluates answers that share their prompt to other log-probs."""
 
-    def forward(self, rollout: Rollout, view: View) -> ForwardOutputs:
+    def forward(self, rollout: Rollout, view: View) -> TokenDecisions:
         outputs = super().forward(rollout, view)
         return outputs if self.sharing_mode == "none" else shifted(outputs, lambda values: torch.full_like(values, 0.1))  # type: ignore[no-any-return]
 
