@@ -123,10 +123,10 @@ def _tiles(numbers: Headline) -> str:
 
 
 def _worse(numbers: Headline) -> str:
-    """Returns the mark of a score that fell; empty for any other."""
+    """Returns the mark of a score that fell or stayed; empty for one that rose."""
     assert numbers.before is not None and numbers.after is not None, "there is a change"
     is_same = number(numbers.before) == number(numbers.after)  # as they are shown
-    return ' class="worse"' if numbers.after < numbers.before and not is_same else ""
+    return ' class="same"' if is_same else ' class="worse"' if numbers.after < numbers.before else ""
 
 
 def _tile(name: str, value: str, more: str, kind: str = "") -> str:

@@ -37,6 +37,7 @@ h2:has(+ .about:not(:empty)) { margin-bottom: 2px; }
 .tile .value { font-size: 26px; line-height: 1.3; font-weight: 600; letter-spacing: -.01em; }
 .tile.main .value { font-size: 40px; line-height: 1.15; letter-spacing: -.025em; white-space: nowrap; }
 .tile.main .value b { color: var(--accent); font-weight: 650; }
+.tile.main .value b.same { color: inherit; }
 .tile.main .value b.worse, .lead strong.worse { color: var(--bad); }
 .tile.main .value span { color: var(--soft); font-weight: 400; }
 .tile .more { color: var(--soft); font-size: 13px; }
@@ -148,8 +149,8 @@ details .inside { padding: 0 18px 14px; }
 .members > div, .film > div { min-width: 0; }
 .film { display: flex; overflow-x: auto; padding-bottom: 6px; }
 .film > div { flex: 0 0 200px; }
-.members:has(.broad, .strip) { grid-template-columns: repeat(2, minmax(0, 1fr)); }
-.film > div:has(.broad, .strip) { flex-basis: min(420px, 86vw); }
+.members:has(.broad) { grid-template-columns: repeat(2, minmax(0, 1fr)); }
+.film > div:has(.broad) { flex-basis: min(420px, 86vw); }
 .prompt, pre.answer, .cause, .remedy, .prompt-cell { unicode-bidi: isolate; }
 @media (max-width: 900px) {
   .members { grid-template-columns: repeat(2, minmax(0, 1fr)); }
@@ -168,7 +169,7 @@ details .inside { padding: 0 18px 14px; }
   .tiles { gap: 10px; }
   .tile .value { font-size: 18px; }
   .tile.main .value { font-size: 34px; }
-  .pair .sides:has(.broad, .strip), .members:has(.broad, .strip), .beside:has(.broad, .strip) { grid-template-columns: minmax(0, 1fr); }
+  .pair .sides:has(.broad), .members:has(.broad), .beside:has(.broad) { grid-template-columns: minmax(0, 1fr); }
   .optional { display: none; }
   .spark { width: 72px; height: 17px; }
   .wide-table th, .wide-table td { padding: 6px; }

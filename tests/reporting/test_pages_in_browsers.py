@@ -1,4 +1,4 @@
-"""Reports and votes in a browser, bright and dark, wide and narrow: nothing of people's texts runs, and all can be read."""
+"""Reports and votes in browsers, bright and dark, wide and narrow: texts are no scripts, and all can be read."""
 
 import json
 from collections.abc import Iterator
