@@ -93,7 +93,7 @@ def test_what_cannot_be_is_refused(tmp_path: Path) -> None:
         (("how: mean_of_kinds, by: kind", "how: share_at_least"), "needs `at`"),
         (("of: redness", "of: rednes"), "did you mean 'redness'"),
         (("how: mean_of_kinds, by: kind", "how: ratio"), "ratio goes with `over`"),
-        (("how: mean_of_kinds, by: kind", "how: ratio, over: rednes"), "number.over .* did you mean 'redness'"),
+        (("how: mean_of_kinds, by: kind", "how: ratio, over: rednes"), "number.over .*did you mean 'redness'"),
         (("title: Redness", "titel: Redness"), "titel"),
     ],
 )

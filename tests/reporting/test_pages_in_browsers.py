@@ -43,7 +43,7 @@ def opened(browser: Browser, width: int, scheme: Any, said: list[str]) -> Page:
     page = browser.new_page(viewport={"width": width, "height": 800}, color_scheme=scheme)
     page.on("console", lambda message: said.append(message.text))
     page.on("pageerror", lambda error: said.append(str(error)))
-    page.on("dialog", lambda dialog: (said.append(dialog.message), dialog.dismiss()))
+    page.on("dialog", lambda dialog: said.append(dialog.message))
     return page
 
 

@@ -9,7 +9,7 @@ from mmrl.prompts.row import Row
 
 
 @dataclass(frozen=True)
-class DrawBench:
+class ImagenBench:
     """The parquet files of Jialuo21/DrawBench, whose categories are words (Saharia et al. 2022, arXiv 2205.11487).
 
     `target.category` is one of the eleven categories.
