@@ -184,16 +184,19 @@ def property_metrics(scores: Scores, properties: Properties) -> dict[str, float]
     rewards = {f"{name}/": values for name, values in zip(scores.names, scores.values.unbind(1), strict=True)}
     rewards = {"": plain_total(scores), **rewards}
     group, metrics = group_numbers(scores.group), dict[str, float]()
+    members = ~scores.is_control
+    share = scores.share_of(members)
     for name, values in properties.items():
-        measured = ~values.isnan() & ~scores.is_control
-        numbers = mean_and_std(f"samples/{name}", values, scores.share_of(measured))
+        measured = ~values.isnan() & members
+        own = share if torch.equal(measured, members) else scores.share_of(measured)
+        numbers = mean_and_std(f"samples/{name}", values, own)
         if name == DIVERSITY:
             if numbers:  # a group's number has no spread of its own
                 metrics[f"samples/{name}"] = numbers[f"samples/{name}/mean"]
             continue
         metrics |= numbers
         for reward, scored in rewards.items():
-            counted = measured & ~scored.isnan() & (scores.valid if reward == "" else ~scores.is_control)
+            counted = measured & ~scored.isnan() & (scores.valid if reward == "" else members)
             follows = within_groups(scored, values, group, counted)
             if follows is not None:
                 metrics[f"follows/{reward}{name}"] = follows
