@@ -31,9 +31,11 @@ DIVERSITY = "diversity"  # of a group: a correlation within groups says nothing 
 def properties_of(rollout: Rollout) -> dict[str, Tensor]:
     """Returns the properties of the samples of a rollout that holds whole groups, by name."""
     outputs = rollout.outputs
+    if rollout.num_samples == 0:
+        return {}
     measured = _joined([_measured(one) for one in outputs.each or (outputs,)])
     thumbnails = measured.pop("thumbnails", None)  # [B, D]
-    place = rollout.group * (int(rollout.turn.max()) + 1 if len(rollout.turn) else 1) + rollout.turn
+    place = group_numbers(rollout.group) * (int(rollout.turn.max()) + 1) + rollout.turn
     members = [((place == one) & ~rollout.is_control).nonzero()[:, 0] for one in place.unique()]
     if thumbnails is not None:
         measured[DIVERSITY] = distances(thumbnails, members)
