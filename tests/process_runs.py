@@ -43,6 +43,7 @@ HEAVY = (
     "mmrl.modalities.vision_language",
     "mmrl.commands.train",
 )
+DESCRIBED = ("prompt", "name", "text", "size", "degenerate")  # of a group: the same on any number of processes
 TIMEOUT = 120.0  # seconds; then the processes are killed and the test fails
 LOST = "gloo/transport"  # in what a process says whose companion is gone: closed by peer, or reset
 
@@ -272,6 +273,9 @@ def assert_same_run(one: Path, two: Path, iteration: int = 3, *, processes: int 
             if name.startswith(("calls/", "groups/", "iteration")):
                 assert other[name] == line[name], name
     assert _files(one) == _files(two)
+    for group, other in zip(_groups(one), _groups(two), strict=True):
+        assert [other.pop(name) for name in DESCRIBED] == [group.pop(name) for name in DESCRIBED]
+        assert other == pytest.approx(group, abs=1e-4)
     summaries = [json.loads((run / "summary.json").read_text(encoding="utf-8")) for run in (one, two)]
     assert [summary["processes"] for summary in summaries] == [1, processes]
     assert summaries[0]["network_calls"] == summaries[1]["network_calls"]
@@ -281,6 +285,12 @@ def assert_same_run(one: Path, two: Path, iteration: int = 3, *, processes: int 
         kept = ("prompt", "seed", "text")
         names = [[[sample.get(name) for name in kept] for sample in page["samples"]] for page in (saved, same)]
         assert len(names[0]) == 3 and names[0] == names[1]
+
+
+def _groups(run: Path) -> list[dict[str, Any]]:
+    """The groups of all iterations, the means of their rewards beside their other numbers."""
+    lines = (run / "groups.jsonl").read_text(encoding="utf-8").splitlines()
+    return [group | group.pop("rewards") for line in lines for group in json.loads(line)["groups"]]
 
 
 def _files(run: Path) -> list[str]:

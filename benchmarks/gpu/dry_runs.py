@@ -11,6 +11,7 @@ import json
 import multiprocessing
 import os
 import sys
+import tempfile
 import time
 import traceback
 from collections.abc import Iterator, Sequence
@@ -18,10 +19,13 @@ from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from .measuring import gb, processors, significant
 from .wheels import installed
+
+if TYPE_CHECKING:
+    from mmrl.reporting.metrics_log import MetricsLog
 
 WORKERS = 4  # a GPU divides its time among processes: 15 at once took each config 40 to 140 s on an H200, one 4 s
 # What the first process imports, for all others.
@@ -58,19 +62,29 @@ def dry_run(name: str, changes: Sequence[str], end: float) -> dict[str, Any] | N
 
     from mmrl.commands.check import check_tiny
     from mmrl.core.config import load_config
+    from mmrl.reporting.metrics_log import MetricsLog
     from mmrl.system.live_tensors import LiveTensors
 
     row: dict[str, Any] = {"config": name, "is_good": False}
     is_cuda = torch.cuda.is_available()
     live: Any = nullcontext() if is_cuda else LiveTensors()
     try:
-        with live:
-            row["is_good"] = bool(check_tiny(load_config(name, list(changes)))["is_good"])
-        row["peak_gb"] = gb(torch.cuda.max_memory_allocated() if is_cuda else live.peak)
+        with live, tempfile.TemporaryDirectory(prefix="mmrl-metrics-") as folder:
+            metrics = MetricsLog(Path(folder) / "metrics.jsonl")
+            row["is_good"] = bool(check_tiny(load_config(name, list(changes)), metrics)["is_good"])
+            row["peak_gb"] = gb(peak(metrics) if is_cuda else live.peak)
     except Exception as raised:  # whatever a machine that was never tried does is a finding
         row["error"] = f"{type(raised).__name__}: {raised}".partition("\n")[0][:300]
         row["where"] = [f"{Path(one.filename).name}:{one.lineno}" for one in traceback.extract_tb(raised.__traceback__)]
     return row | {"seconds": significant(time.monotonic() - begin)}
+
+
+def peak(metrics: "MetricsLog") -> float:
+    """Returns the most bytes of tensors on the GPU: a run begins its peak anew in each phase, and logs the highest."""
+    import torch
+
+    logged = max((line.get("memory/highest", 0.0) for line in metrics.read()), default=0.0)
+    return float(max(logged * 2**30, torch.cuda.max_memory_allocated()))
 
 
 def main(arguments: Sequence[str]) -> int:

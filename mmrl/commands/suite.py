@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import Any, Literal
 
 from mmrl.assembly.build import build_evaluated, closing, make_evaluator
-from mmrl.assembly.compatibility import EvaluationParts, final_weights
+from mmrl.assembly.compatibility import EvaluationParts
 from mmrl.commands import suite_card
 from mmrl.commands.check import roles_of, shortened_sampler, shrinking, twin_policy, twin_scorer
 from mmrl.commands.suites import paths_of
-from mmrl.commands.train import checkpoint_beside, config_of, is_run, refuse_others
+from mmrl.commands.train import checkpoint_beside, config_of, is_run, refuse_others, weights_of
 from mmrl.core import plugins
 from mmrl.core.config import DatasetSettings, EvaluationSettings, Plugin, RolloutSettings, RunConfig
 from mmrl.core.contracts import ConfigError, Modality, RunError
@@ -91,7 +91,10 @@ def _evaluated(wanted: Wanted, suite: Suite) -> dict[str, Any]:
             policy, parts = pair
             with closing(policy):
                 evaluator = make_evaluator(config, policy, parts, sources)
-                evaluator = replace(evaluator, weights=_weights(wanted, config, policy, saved))
+                if saved is not None:
+                    restore_weights(policy.weights, saved)
+                weights = weights_of(wanted.source, wanted.which, config, policy.weights)
+                evaluator = replace(evaluator, weights=weights)
                 digest = _weights_digest(saved, evaluator.weights)
                 return _carded(wanted, suite, config, evaluator, folder, sources, made_up, saved, digest, began)
 
@@ -284,20 +287,6 @@ def _twins(
 @contextmanager
 def _as_they_are(policy: Modality, parts: EvaluationParts) -> Iterator[tuple[Modality, EvaluationParts]]:
     yield policy, parts
-
-
-def _weights(wanted: Wanted, config: RunConfig, policy: Modality, saved: Checkpoint | None) -> WeightsName:
-    """Loads the weights of a checkpoint; returns the name of those to test.
-
-    Raises ConfigError where they are not there.
-    """
-    if saved is not None:
-        restore_weights(policy.weights, saved)
-    weights: WeightsName = wanted.which or ("trained" if saved is None else final_weights(config))
-    if not policy.weights.has(weights):
-        present = ", ".join(["trained", *policy.weights.kept])
-        raise ConfigError(f"{wanted.source} keeps no {weights!r} weights; it has {present}")
-    return weights
 
 
 def _weights_digest(saved: Checkpoint | None, which: WeightsName) -> str | None:

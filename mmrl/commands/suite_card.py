@@ -111,6 +111,8 @@ def _value(card: Mapping[str, Any]) -> str:
 
 
 def _interval(card: Mapping[str, Any]) -> str:
+    if card["interval"] is None:
+        return "no sample could be judged"
     low, high = map(_digits, card["interval"])
     return f"{LEVEL:.0%} interval {low} to {high} (bootstrap over {card['prompts']} prompts)"
 

@@ -19,6 +19,7 @@ from mmrl.commands.summary import Outcome, better_iteration, summary_of
 from mmrl.core.config import RolloutSettings, RunConfig, load_config, near_config, shipped_names
 from mmrl.core.contracts import ConfigError, RunError
 from mmrl.core.data import WeightsName
+from mmrl.core.weights import Weights
 from mmrl.diagnosis.watch import Watch
 from mmrl.prompts.filtering import warn_cut
 from mmrl.prompts.stream import mixture
@@ -38,6 +39,7 @@ from mmrl.system.versions import version_of
 from mmrl.training import checkpoint
 from mmrl.training.callbacks import Callback, Callbacks
 from mmrl.training.checkpoint import Checkpoint
+from mmrl.training.examination import Examination
 from mmrl.training.held_out import Result, uncounted
 from mmrl.training.trainer import Trainer
 
@@ -53,6 +55,7 @@ def train(
     is_main: bool = True,
     last_resort: LastResort | None = None,
     callbacks: Sequence[Callback] = (),
+    examination: Examination | None = None,
 ) -> Outcome:
     """Trains into the run directory `folder`, whose config.yaml stands there already.
 
@@ -62,6 +65,7 @@ def train(
         is_main: whether this process is the one of the run that writes, and holds the lock of the directory.
         last_resort: ends the process where something hangs in it.
         callbacks: code of the user's own, called at the events of the run.
+        examination: measures for the doctor, in a run of one process.
     Raises:
         ConfigError: the input cannot work. RunError: the run failed. KeyboardInterrupt: a Ctrl-C came before there was
             anything to keep. A run directory that holds nothing but the new config.yaml is then removed.
@@ -75,7 +79,15 @@ def train(
             parts = build(config)
             with closing(parts.policy):
                 return _train(
-                    config, parts, folder, resume, settings_kept, check_lock, last_resort, Callbacks(callbacks)
+                    config,
+                    parts,
+                    folder,
+                    resume,
+                    settings_kept,
+                    check_lock,
+                    last_resort,
+                    Callbacks(callbacks),
+                    examination,
                 )
         except (ConfigError, RunError, KeyboardInterrupt):
             if not resume and path.is_dir():
@@ -92,12 +104,13 @@ def _train(
     check_lock: Callable[[], None] | None,
     last_resort: LastResort | None,
     callbacks: Callbacks,
+    examination: Examination | None,
 ) -> Outcome:
     path = folder.absolute()  # a reward may change the working folder
     run_trackers = [trackers.build(one) for one in config.trackers]
     trainer = make_trainer(config, parts, path)
     numbers = batches.numbers_of(config, trainer.config)
-    config, trainer.callbacks = trainer.config, callbacks
+    config, trainer.callbacks, trainer.examination = trainer.config, callbacks, examination
     # a default name holds the time, which may be another on each process
     (trainer.folder,) = trainer.processes.gather([path] if trainer.processes.is_main else [])
     trainer.check_lock = check_lock or trainer.check_lock
@@ -131,7 +144,7 @@ def _train(
                 start.update_config(path, config)
             trainer.settings = settings_kept
             trainer.watch = Watch(path, config)
-            trainer.watch.open(kept, is_evaluated=is_evaluated)
+            trainer.watch.open(kept)
         is_complete = trainer.train()
     summary = summary_of(trainer, is_complete)
     has_numbers = is_complete or trainer.progress.iteration > 0 or trainer.progress.evaluated is not None
@@ -276,11 +289,18 @@ def restored(
             trainer.restore(saved)
             if at == "last" and trainer.processes.is_main:
                 _report_better(trainer)
-        weights = which or (final_weights(config) if has_run else "trained")
-        if not trainer.policy.weights.has(weights):
-            present = ", ".join(["trained", *trainer.policy.weights.kept])
-            raise ConfigError(f"{source} keeps no {weights!r} weights; it has {present}")
-        yield trainer, weights
+        yield trainer, weights_of(source, which, config, trainer.policy.weights)
+
+
+def weights_of(source: str, which: WeightsName | None, config: RunConfig, weights: Weights) -> WeightsName:
+    """Returns which weights of a run, or of a config, are used; `which` None: those that a run evaluates.
+
+    Raises ConfigError where they are not there.
+    """
+    name = which or (final_weights(config) if is_run(source) else "trained")
+    if not weights.has(name):
+        raise ConfigError(f"{source} keeps no {name!r} weights; it has {', '.join(['trained', *weights.kept])}")
+    return name
 
 
 def _report_better(trainer: Trainer) -> None:

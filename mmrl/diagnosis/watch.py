@@ -27,15 +27,13 @@ class Watch:
     def __post_init__(self) -> None:
         self.history = History(self.config)
 
-    def open(self, kept: int, *, is_evaluated: bool = True) -> None:
-        """Takes up what a run has up to the iteration `kept` (-1: nothing), and drops findings of later ones."""
+    def open(self, kept: int) -> None:
+        """Takes up the log of metrics, which is cut back before, and drops findings after the iteration `kept`."""
         MetricsLog(self.folder / FILE).cut_back(kept)
         self.history, self.seen = History(self.config), {(one.name, one.severity) for one in read_findings(self.folder)}
-        for line in MetricsLog(self.folder / "metrics.jsonl").read() if kept >= 0 else []:
+        for line in MetricsLog(self.folder / "metrics.jsonl").read():
             numbers = {name: value for name, value in line.items() if isinstance(value, int | float)}
-            iteration = int(numbers.pop("iteration"))
-            if iteration < kept or (iteration == kept and (is_evaluated or "held_out/score" not in numbers)):
-                self.history.add(iteration, numbers)
+            self.history.add(int(numbers.pop("iteration")), numbers)
 
     def see(self, iteration: int, metrics: Mapping[str, float]) -> None:
         """Takes the metrics of an iteration or evaluation; warns of what is new, and keeps it.

@@ -9,6 +9,8 @@ from mmrl.reporting.charts import library
 from mmrl.reporting.formatting import shown_text
 from mmrl.reporting.theme import SCRIPT, STYLE
 
+SERVED = "img-src 'self'; media-src 'self'; connect-src 'self'"  # what a page of a server loads
+
 
 @dataclass(frozen=True)
 class Section:
@@ -65,6 +67,11 @@ def policy(style: str, script: str, allowed: str) -> str:
         f"default-src 'none'; {allowed}; style-src 'sha256-{style}'; script-src 'sha256-{script}'; "
         "base-uri 'none'; form-action 'none'"
     )
+
+
+def served_policy(style: str, script: str) -> str:
+    """Returns the security policy of a page that a server of this machine sends, and no other page shows in a frame."""
+    return f"{policy(style, script, SERVED)}; frame-ancestors 'none'"
 
 
 def grid(columns: str, cards: Sequence[str]) -> str:

@@ -9,7 +9,7 @@ from mmrl.reporting.curves import charts_grid, diagnostics, resource_curves, rew
 from mmrl.reporting.document import Section, grid, loading_nothing
 from mmrl.reporting.formatting import count, duration, number, shown_text
 from mmrl.reporting.headline import Headline, headline
-from mmrl.reporting.prompt_groups import GroupRecord, groups_about, groups_table, prompts_about, prompts_table
+from mmrl.reporting.prompt_groups import GroupRecord, groups_about, groups_table, prompt_histories
 from mmrl.reporting.record import Record
 from mmrl.reporting.theme import NUM_COLOURS
 from mmrl.reporting.trends import opposed
@@ -46,9 +46,7 @@ def page(record: Record, shown: Shown) -> str:
 
 def sections_of(record: Record, shown: Shown) -> list[Section]:
     """Returns the sections with something in them, in the order of reading."""
-    groups = groups_table(shown.groups)
-    if histories := prompts_table(shown.groups):
-        groups += f'<p class="about after">{prompts_about(shown.groups)}</p>{histories}'
+    groups = groups_table(shown.groups) + prompt_histories(shown.groups)
     sections = [
         Section("Findings", "findings", "What the run noticed about itself.", shown.findings),
         Section("Curves", "curves", "", grid("two", score_curves(record))),

@@ -87,8 +87,10 @@ def groups_about(record: GroupRecord) -> str:
         return ""
     count = len(record.newest)
     flat = sum(group.is_degenerate for group in record.newest)
+    failed = sum(group.mean is None for group in record.newest)
+    left_out = f" {failed} more could not be judged." if failed else ""
     taught = f" {flat} of them teach nothing: their samples all score alike." if flat else ""
-    return f"The {count} groups of iteration {record.iteration}, from the best to the worst.{taught}"
+    return f"The {count - failed} groups of iteration {record.iteration}, from the best to the worst.{left_out}{taught}"
 
 
 def groups_table(record: GroupRecord) -> str:
@@ -124,20 +126,8 @@ def _row(group: Group, marks: list[str], names: list[str]) -> str:
     )
 
 
-def prompts_about(record: GroupRecord) -> str:
-    """Returns a sentence on the prompts' histories."""
-    seen = [history for history in record.prompts.values() if len(history.means) > 1]
-    if not seen:
-        return ""
-    cut = f" The {MAX_PROMPTS} hardest ones are shown." if len(seen) > MAX_PROMPTS else ""
-    return (
-        f"{len(seen)} of {len(record.prompts)} prompts were sampled more than once. The mean total of each time, "
-        f"from the prompt that is now the hardest.{cut}"
-    )
-
-
-def prompts_table(record: GroupRecord) -> str:
-    """Returns the history of each prompt that was sampled more than once, as a small curve; empty where none was."""
+def prompt_histories(record: GroupRecord) -> str:
+    """Returns a sentence, and of each prompt that was sampled more than once a small curve; empty where none was."""
     seen = [history for history in record.prompts.values() if len(history.means) > 1]
     if not seen:
         return ""
@@ -150,7 +140,10 @@ def prompts_table(record: GroupRecord) -> str:
         '<th class="right">first</th><th class="right">last</th></tr></thead>'
     )
     shown = min(len(seen), MAX_PROMPTS)
+    cut = f" The {shown} hardest ones are shown." if shown < len(seen) else ""
     return (
+        f'<p class="about after">{len(seen)} of {len(record.prompts)} prompts were sampled more than once. The mean '
+        f"total of each time, from the prompt that is now the hardest.{cut}</p>"
         f'<details data-name="prompts"><summary>The history of {shown} prompts</summary><div class="inside wide-table">'
         f"<table>{head}<tbody>{rows}</tbody></table></div></details>"
     )

@@ -6,7 +6,8 @@ The document holds no task. Its script gets each one from the server, and writes
 from html import escape
 from typing import Literal
 
-from mmrl.reporting.loopback import TOKEN, policy_of
+from mmrl.reporting.document import served_policy
+from mmrl.reporting.loopback import TOKEN
 from mmrl.reporting.theme import STYLE as THEME
 
 STYLE = (
@@ -187,4 +188,4 @@ def vote_page(form: Literal["pairs", "grid"], voter: str, token: str) -> tuple[s
         '<div id="end" hidden><h1>All answered</h1><p class="about">Every answer is saved. You can close this page; '
         f"Ctrl-C in the terminal prints the summary.</p></div></main><script>{SCRIPT}</script></body></html>\n"
     )
-    return document, policy_of(STYLE, SCRIPT)
+    return document, served_policy(STYLE, SCRIPT)

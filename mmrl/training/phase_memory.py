@@ -1,5 +1,7 @@
 """The memory of a process in a phase of an iteration: the peak of a CUDA GPU, elsewhere the resident set."""
 
+from dataclasses import dataclass
+
 import torch
 
 from mmrl.system.host_memory import resident_bytes
@@ -7,12 +9,22 @@ from mmrl.system.host_memory import resident_bytes
 GIB = 2**30
 
 
-def begin_phase(device: torch.device) -> None:
-    """Begins a phase: a GPU's peak counts from now."""
-    if device.type == "cuda":
-        torch.cuda.reset_peak_memory_stats(device)
+@dataclass
+class PhaseMemory:
+    """Counts the memory of a device by phases. Nobody else resets the GPU's peak while a run trains."""
 
+    device: torch.device
+    highest: float = 0.0  # GiB, of all so far: before, in and between phases
 
-def end_phase(device: torch.device) -> float:
-    """Returns GiB: the peak of a GPU's tensors since the phase began, or what the process holds of the CPU's memory."""
-    return (torch.cuda.max_memory_allocated(device) if device.type == "cuda" else resident_bytes()) / GIB
+    def begin(self) -> None:
+        """Begins a phase: a GPU's peak counts from now."""
+        self.end()  # what was between two phases counts in `highest` alone
+        if self.device.type == "cuda":
+            torch.cuda.reset_peak_memory_stats(self.device)
+
+    def end(self) -> float:
+        """Returns GiB: a GPU's peak of tensors since the phase began, or what the process holds of the CPU's memory."""
+        is_cuda = self.device.type == "cuda"
+        peak = (torch.cuda.max_memory_allocated(self.device) if is_cuda else resident_bytes()) / GIB
+        self.highest = max(self.highest, peak)
+        return peak

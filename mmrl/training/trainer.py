@@ -39,13 +39,14 @@ from mmrl.training.callbacks import CallbackError, Callbacks, Event, TrainContro
 from mmrl.training.checkpoint import Checkpoint
 from mmrl.training.divergence import MAX_STUCK, both_fell, check_weights, diverged, norm_metrics, stuck_for
 from mmrl.training.engine_watch import EngineWatch
+from mmrl.training.examination import Examination
 from mmrl.training.held_out import EvaluationStopped, Evaluator, save_samples
 from mmrl.training.held_out import Result as Evaluated
 from mmrl.training.member_sampling import member_importance
 from mmrl.training.minibatches import batch_of, minibatches
 from mmrl.training.off_policy_correction import correct, is_corrected
 from mmrl.training.optimizer import learning_rate, step_on_masters
-from mmrl.training.phase_memory import begin_phase, end_phase
+from mmrl.training.phase_memory import PhaseMemory
 from mmrl.training.processes import Processes
 from mmrl.training.replay import Replay
 from mmrl.training.rollouts import Collected, Collector
@@ -83,8 +84,11 @@ class Trainer:
     newest_held_out: Mapping[str, float] = field(default_factory=dict)  # of the newest evaluation of this start
     engine_watch: EngineWatch = field(default_factory=EngineWatch)
     watch: Watch | None = None  # the doctor, on the main process of a run
+    examination: Examination | None = None  # of the first iterations of a run that is made for the doctor
+    memory: PhaseMemory = field(init=False)
 
     def __post_init__(self) -> None:
+        self.memory = PhaseMemory(self.processes.device)
         self.micro_batch = self.micro_batch or self.config.updates.calls_at_once
 
     @property
@@ -304,9 +308,9 @@ class Trainer:
     def _iterate(self, iteration: int) -> dict[str, float]:
         torch.manual_seed(seed_from(self.config.seed, "iteration", iteration))  # for a model's own randomness
         started, beside = time.perf_counter(), self._seconds_beside()
-        begin_phase(self.processes.device)
+        self.memory.begin()
         collected = self.collector(iteration, self.sampling_weights)
-        sampled, rollout_memory = time.perf_counter(), end_phase(self.processes.device)
+        sampled, rollout_memory = time.perf_counter(), self.memory.end()
         scores, min_spread = collected.scores, self.config.groups.min_spread
         is_degenerate = degenerate_groups(scores, self.advantage, collected.paths, min_spread)
         metrics = score_metrics(scores, is_degenerate)
@@ -322,7 +326,7 @@ class Trainer:
             if self.config.rollout.ahead:
                 self.collector.sample_ahead(iteration + 1, self.sampling_weights)
         calls = self.policy.num_calls
-        begin_phase(self.processes.device)
+        self.memory.begin()
         metrics |= self._learn(collected, iteration)
         if isinstance(self.policy, Keeping):
             self.policy.forget()
@@ -351,10 +355,13 @@ class Trainer:
         return time.perf_counter() - started
 
     def _memory(self, rollout: float) -> dict[str, float]:
-        """Returns GiB of the phases of an iteration, of the process that took most; `rollout`: this process's."""
-        update = end_phase(self.processes.device)
-        of_rollout, of_update = zip(*self.processes.gather([(rollout, update)]), strict=True)
-        return {"memory/rollout": max(of_rollout), "memory/update": max(of_update)}
+        """Returns GiB of the phases of an iteration and of the run so far, each of the process that took most.
+
+        `rollout`: this process's.
+        """
+        own = {"memory/rollout": rollout, "memory/update": self.memory.end(), "memory/highest": self.memory.highest}
+        every = self.processes.gather([own])
+        return {name: max(one[name] for one in every) for name in own}
 
     def _seconds_beside(self) -> dict[str, float]:
         """Returns the seconds so far that this process waited for prompts to be encoded, and that its threads worked;
@@ -404,13 +411,17 @@ class Trainer:
             refilled = self.replay(collected, rollout, batch, iteration)
             rollout, batch, kept, replayed = refilled.rollout, refilled.batch, refilled.prompt_indices, refilled.metrics
             old = "recorded" if refilled.num_replayed and old == "itself" else old
-        parts = minibatches(kept, updates, self.config.seed, iteration)
+        parts, examined = minibatches(kept, updates, self.config.seed, iteration), dict[str, float]()
+        if self.examination is not None:
+            examined = self.examination.before(updater, collected, rollout, batch, old, iteration)
         steps, norms = self._steps(updater, parts, iteration, rollout, batch, old)
+        if self.examination is not None:
+            examined |= self.examination.after(updater, collected, batch, iteration)
         if decay is not None:
             self.policy.weights.average("old", decay)
         metrics = {"optimizer/learning_rate": rate, "optimizer/steps": float(len(steps))}
         self.progress.stuck = stuck_for(self.progress.stuck, norms, may_scale=self.processes.may_scale)
-        return metrics | mismatch | replayed | norm_metrics(norms) | mean_metrics(steps, self.processes)
+        return metrics | mismatch | replayed | examined | norm_metrics(norms) | mean_metrics(steps, self.processes)
 
     def _steps(
         self,

@@ -2,11 +2,14 @@
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from mmrl.commands.suite import Wanted, evaluate_suites
+from mmrl.commands.train import weights_of
+from mmrl.core.config import load_config
 from mmrl.core.suites import load_suite
 from mmrl.system.errors import ConfigError
 from tests.process_runs import ended_well, mmrl, train, write_inputs
@@ -71,6 +74,17 @@ def test_a_suite_of_a_run(tmp_path: Path) -> None:
 
     other = card_of(tmp_path, 1, "--weights", "trained", "--limit", "2")
     assert "2 of 5 prompts" in other["remarks"][0] and "other weights" in other["remarks"][1]
+
+
+def test_the_weights_are_those_that_a_run_evaluates_and_must_be_there(tmp_path: Path) -> None:
+    config = load_config("lab/flow_grpo", ["averaging.decay=0.9"])
+    kept: Any = SimpleNamespace(has=lambda name: name != "old", kept={"averaged": None})
+    assert weights_of("lab/flow_grpo", None, config, kept) == "trained"
+    (tmp_path / "config.yaml").write_text("")
+    assert weights_of(str(tmp_path), None, config, kept) == "averaged"
+    assert weights_of(str(tmp_path), "trained", config, kept) == "trained"
+    with pytest.raises(ConfigError, match="keeps no 'old' weights; it has trained, averaged"):
+        weights_of(str(tmp_path), "old", config, kept)
 
 
 def test_what_cannot_be_is_refused(tmp_path: Path) -> None:

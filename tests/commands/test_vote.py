@@ -18,11 +18,11 @@ from PIL import Image
 from mmrl.commands.judge_agree import agree
 from mmrl.commands.score import score_path
 from mmrl.commands.vote_server import VotePage
-from mmrl.commands.vote_summary import cohens_kappa, newer_shares, summary
+from mmrl.commands.vote_summary import cohens_kappa, compared_voters, newer_shares, summary
 from mmrl.commands.vote_tasks import Ballot, Task, VoteFile, VoteSettings, prepared
 from mmrl.core.config import DatasetSettings
 from mmrl.core.contracts import ConfigError
-from mmrl.core.human_votes import Vote, read_votes
+from mmrl.core.human_votes import Vote, read_votes, vote_of
 from mmrl.labs.shapes.pairs import Drawing
 from mmrl.prompts.datasets import load_dataset_prompts
 from mmrl.reporting.loopback import Request, serving
@@ -109,6 +109,15 @@ def test_a_vote_is_one_strict_line_and_a_second_start_goes_on(tmp_path: Path) ->
     assert len(read_votes(tmp_path / "votes.jsonl")) == 1
     own.answer(task_after(own), None, 1.0)
     assert [vote.chosen for vote in read_votes(tmp_path / "votes.jsonl")][1:] == [None]
+
+
+def test_each_person_answers_each_task_once(tmp_path: Path) -> None:
+    run = run_of(tmp_path)
+    anna, bert = ballot(run), ballot(run, VoteSettings("bert"))
+    (task,) = (one for one in bert.tasks if one.name == anna.tasks[0].name)
+    for own, chosen in ((anna, [0]), (bert, [1]), (anna, [1]), (bert, [])):  # the second time in another tab
+        own.answer(task, chosen, 1.0)
+    assert [(vote.voter, vote.chosen) for vote in read_votes(run / "votes.jsonl")] == [("anna", (0,)), ("bert", (1,))]
 
 
 def task_after(ballot: Ballot) -> Task:
@@ -267,8 +276,6 @@ def test_people_agree_with_themselves(tmp_path: Path) -> None:
 
 
 def vote_of_pair(task: str, voter: str, winner: str | None) -> Vote:
-    from mmrl.core.human_votes import vote_of
-
     shown = [{"output": one, "digest": f"{task}{one}", "origin": one} for one in ("old", "new")]
     if voter == "bert":
         shown.reverse()
@@ -284,6 +291,29 @@ def test_the_summary_against_counts_by_hand() -> None:
     text = summary(votes, ["old", "new"])
     assert "8 answers (anna 4, bert 4): 2 ties, 0 skipped" in text and "win rate of new over old: 0.500" in text
     assert f"kappa {(3 / 4 - 5 / 16) / (1 - 5 / 16):.3f} of 4 judgements" in text
+
+
+def grid_vote(task: str, voter: str, origins: str, chosen: list[int] | None) -> Vote:
+    """A grid of outputs of the folders o (old) and n (new), in this order."""
+    shown = [
+        {"output": f"{n}", "digest": f"{n}", "origin": {"o": "old", "n": "new"}[one]} for n, one in enumerate(origins)
+    ]
+    return vote_of(json.loads(vote_line(task=task, voter=voter, form="grid", shown=shown, chosen=chosen)))
+
+
+def test_a_grid_is_one_observation_of_its_comparisons_between_the_folders() -> None:
+    votes = [
+        grid_vote("a", "anna", "onno", [1]),  # new beats old: of 4 comparisons 2 won, 2 alike: 0.75
+        grid_vote("a", "bert", "onno", [0, 3]),  # both old chosen: 0
+        grid_vote("b", "anna", "oo", [0]),  # compares nothing of both
+        grid_vote("c", "anna", "on", None),
+        grid_vote("d", "anna", "on", [0, 1]),
+    ]
+    assert newer_shares(votes, "old", "new") == [(0.75 + 0.0) / 2, 0.5]
+    assert [vote.is_tie for vote in votes] == [False, False, False, False, True]
+    assert "1 ties, 1 skipped" in summary(votes)
+    labels = compared_voters(votes)["anna", "bert"]
+    assert labels == ([False, True, False, False], [True, False, False, True])
 
 
 def test_kappa_is_that_of_scikit_learn() -> None:

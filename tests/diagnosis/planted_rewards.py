@@ -1,9 +1,13 @@
 """Sick rewards, each of a kind that people have written: for the faults of tests/diagnosis/faults.py."""
 
+import mmap
+import random
 import re
 import time
 
 from torch import Tensor
+
+from mmrl.core.data import Prompt
 
 
 def constant(seed: int) -> float:
@@ -58,12 +62,18 @@ def rooted(image: Tensor) -> Tensor:
     return ((image > 0.5) * image).sqrt().mean()
 
 
-LEAKED: list[bytearray] = []
+LEAKED: list[mmap.mmap] = []  # each goes back to the system once it is freed
 
 
 def leaking(seed: int, iteration: int) -> float:
-    """Keeps a MiB of each sample."""
+    """Holds on to a MiB of each sample."""
     if iteration == 0:
         LEAKED.clear()
-    LEAKED.append(bytearray(b"1") * 2**20)
+    LEAKED.append(mmap.mmap(-1, 2**20))
+    LEAKED[-1].write(b"1" * 2**20)
     return float(seed % 7)
+
+
+def noise(seed: int, prompt: Prompt) -> float:
+    """Throws a die."""
+    return random.Random(f"{seed} {prompt.text}").random()

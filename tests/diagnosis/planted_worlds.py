@@ -14,5 +14,5 @@ class SlowScreens(Screens):
 
     def step(self, action: Action) -> Observation:
         """Does a click, late."""
-        time.sleep(0.5)
+        time.sleep(1.5)
         return super().step(action)

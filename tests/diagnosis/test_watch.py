@@ -28,7 +28,7 @@ def test_a_finding_is_said_once_and_kept(tmp_path: Path, caplog: pytest.LogCaptu
 def test_a_note_is_kept_and_not_said(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     watch = Watch(tmp_path, load_config("lab/grpo"))
     for iteration in (1, 2, 3):
-        watch.see(iteration, {"loss/chosen": -0.5, "loss/rejected": -0.8})
+        watch.see(iteration, {"loss/chosen": -5.0, "loss/rejected": -6.0})
     assert [one.severity for one in read_findings(tmp_path)] == ["note"] and not caplog.records
 
 
@@ -39,6 +39,7 @@ def test_a_resumed_run_knows_what_was_and_drops_what_is_made_again(tmp_path: Pat
         log.write(iteration, metrics)
         first.see(iteration, metrics)
     assert [one.name for one in read_findings(tmp_path)] == ["groups_without_spread", "answers_unfinished"]
+    log.cut_back(5)
     resumed = Watch(tmp_path, load_config("lab/grpo"))
     resumed.open(5)
     assert [one.name for one in read_findings(tmp_path)] == ["groups_without_spread"]

@@ -192,6 +192,37 @@ def test_the_time_of_worlds_runs_side_by_side_and_an_exit_is_no_hang() -> None:
         leaving.finish()
 
 
+def test_the_seconds_of_worlds_are_their_own_and_are_taken_once() -> None:
+    worlds = [World(Corridor(), 5.0) for _ in range(4)]
+    started = time.perf_counter()
+    for world in worlds:
+        world.begin(lambda environment: time.sleep(0.02))
+    for world in worlds:
+        world.finish()
+    waited, worked = time.perf_counter() - started, [world.take_seconds() for world in worlds]
+    assert min(worked) >= 0.02 and max(worked) <= waited, "side by side"
+    assert [world.take_seconds() for world in worlds] == [0.0] * 4
+
+
+@pytest.mark.slow
+def test_an_agent_counts_what_it_waited_for_its_world_and_what_the_copies_worked() -> None:
+    class Slow(Corridor):
+        def step(self, action: Action) -> Observation:
+            time.sleep(0.02)
+            return super().step(action)
+
+    policy = clicker(environment=Slow(places=99), invalid_limit=99)
+    assert policy.environment_seconds() == (0.0, 0.0)
+    started, rollout = time.perf_counter(), play(policy)
+    waited, worked = policy.environment_seconds()
+    assert rollout.outputs.actions is not None
+    steps = sum(action is not None for action in rollout.outputs.actions)
+    assert steps > 0 and worked >= 0.02 * steps and 0.0 < waited < time.perf_counter() - started
+    play(policy)
+    more, _ = policy.environment_seconds()
+    assert more > waited, "over all rollouts"
+
+
 @pytest.mark.slow
 def test_an_episode_that_cannot_begin_is_left_out_and_counted() -> None:
     tasks = (Prompt("go", target={"trouble": "closed"}), TASKS[0])

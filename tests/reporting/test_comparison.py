@@ -80,6 +80,19 @@ def test_settings_that_differ_are_listed_by_flat_names(tmp_path: Path) -> None:
     assert "rewards.ocr.weight12" in page.text and "seed" not in page.text
 
 
+def test_one_and_true_differ_and_one_and_1_0_do_not(tmp_path: Path) -> None:
+    one, other = _run(tmp_path, "a", "x: 1\ny: 1\nz: null\n"), _run(tmp_path, "b", "x: 1.0\ny: true\n")
+    assert as_json(read_runs([one, other]))["settings"] == {"y": {"a": 1, "b": True}, "z": {"a": None}}
+
+
+def test_samples_of_one_prompt_and_other_noise_are_not_the_same(tmp_path: Path) -> None:
+    one, other = _run(tmp_path, "a", saved={3: ["cat"]}), _run(tmp_path, "b", saved={3: ["cat"]})
+    listing = other / "samples" / "000003" / "samples.json"
+    listing.write_text(listing.read_text().replace('"seed": 3', '"seed": 4'))
+    page = _page([one, other], tmp_path / "page.html")
+    assert "No two of these runs saved samples of the same prompt and seed." in page.text
+
+
 def test_lists_of_sections_without_different_names_are_numbered() -> None:
     assert flattened({"a": [{"name": "x"}, {"name": "x", "k": 1}], "b": [{"k": True}], "c": []}) == {
         "a.0.name": "x",

@@ -9,7 +9,8 @@ from urllib.parse import urlsplit
 import pytest
 
 from mmrl.reporting import loopback
-from mmrl.reporting.loopback import Answer, Request, policy_of, serving, stop_signals
+from mmrl.reporting.document import served_policy
+from mmrl.reporting.loopback import Answer, Request, serving, stop_signals
 from mmrl.system.errors import ConfigError
 
 SEEN: list[Request] = []
@@ -48,6 +49,16 @@ def test_a_page_is_answered_with_headers_that_keep_others_out(port: int) -> None
     assert headers["X-Content-Type-Options"] == "nosniff" and headers["X-Frame-Options"] == "DENY"
     assert headers["Cross-Origin-Resource-Policy"] == "same-origin" and headers["Cache-Control"] == "no-store"
     assert "Python" not in headers["Server"]
+
+
+def test_a_head_gets_the_headers_alone(port: int) -> None:
+    status, headers, content = ask(port, "HEAD")
+    assert (status, headers["Content-Length"], content) == (200, "10", b"")
+    with socket.create_connection(("127.0.0.1", port), timeout=10) as plain:  # http.client reads no body of a HEAD
+        plain.sendall(f"HEAD / HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nConnection: close\r\n\r\n".encode())
+        assert b"".join(iter(lambda: plain.recv(4096), b"")).endswith(b"\r\n\r\n")
+    assert ask(port, "HEAD", Host="evil.example")[0] == 403
+    assert [Request("GET", "/a", "b=1"), Request("GET", "/", "")] == SEEN
 
 
 def test_another_name_that_points_here_is_refused(port: int) -> None:
@@ -112,9 +123,10 @@ def test_nothing_listens_after_the_block_even_while_a_browser_holds_a_connection
 
 
 def test_a_policy_allows_its_own_style_and_script_alone() -> None:
-    policy = policy_of("a{}", "", ("'self'", "data:"))  # the second is the well-known digest of nothing
+    policy = served_policy("a{}", "")  # the second is the well-known digest of nothing
     assert "script-src 'sha256-47DEQpj8HBSa+/TImW+5JCeuQeRkm5NMpJWZG3hSuFU=';" in policy
-    assert "img-src 'self' data:;" in policy and "unsafe" not in policy
+    assert "default-src 'none'; img-src 'self'; media-src 'self'; connect-src 'self';" in policy
+    assert "frame-ancestors 'none'" in policy and "unsafe" not in policy
 
 
 def test_a_signal_sets_the_event_and_the_handlers_come_back() -> None:

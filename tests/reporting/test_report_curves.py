@@ -1,6 +1,7 @@
 """The curves of the report: held-out scores of further samplers, numbers that are not finite, long runs."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -130,3 +131,21 @@ def test_time_is_shared_out_and_what_is_left_is_named(tmp_path: Path) -> None:
     assert [rect["width"] for rect in page.all("rect")] == ["300", "600", "100"]
     for cell in ("30.0 %", "9.00 s", "3.00 s", "other", "10.0 %", "1.00 s", "Evaluation took 6.00 s more"):
         assert cell in page.text
+
+
+def test_the_time_of_environments_is_apart_from_that_of_sampling(tmp_path: Path) -> None:
+    acting = {"time/environment": 1.0, "time/environment_workers": 2.0}
+    text = read_page(run_of(tmp_path, [line | acting for line in TRAINING])).text
+    shown = re.sub(r"\s+", " ", text)
+    assert "environmentpages and screens that the rollout waited for10.0 %3.00 s1.00 s" in shown
+    assert "rolloutsampling: prompts and network calls20.0 %6.00 s2.00 s" in shown, "3 seconds each, 1 of it waiting"
+    assert "other" in shown and "Copies of the environment worked for 6.00 s, side by side." in shown
+    assert "environment_workers" not in shown
+    without = read_page(run_of(tmp_path, TRAINING, name="another")).text
+    assert "environment" not in without
+
+
+def test_more_waiting_than_sampling_is_no_negative_time(tmp_path: Path) -> None:
+    odd = {"time/environment": 4.0}  # clocks differ
+    text = read_page(run_of(tmp_path, [line | odd for line in TRAINING])).text
+    assert "rolloutsampling: prompts and network calls0.0 %" in text

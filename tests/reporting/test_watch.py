@@ -4,9 +4,13 @@ import json
 import signal
 import subprocess
 import sys
+import time
+from base64 import b64encode
 from collections.abc import Iterator
+from hashlib import sha256
 from http.client import HTTPConnection
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -16,6 +20,7 @@ from playwright.sync_api import sync_playwright
 
 from mmrl.environments.base.chromium import find_executable
 from mmrl.reporting.live_run import LiveRun, Tail
+from mmrl.reporting.loopback import NOTHING
 from mmrl.reporting.report import write_report
 from mmrl.reporting.watch import serving
 from mmrl.system.errors import ConfigError
@@ -94,15 +99,17 @@ def _get(port: int, path: str, method: str = "GET", **headers: str) -> tuple[int
     connection = HTTPConnection("127.0.0.1", port, timeout=10)
     connection.request(method, path, headers=headers)
     answer = connection.getresponse()
-    return answer.status, answer.read()
+    content = answer.read()
+    connection.close()
+    return answer.status, content
 
 
 def test_only_this_machines_names_and_only_reading_are_served(port: int) -> None:
-    for name in ("127.0.0.1", f"localhost:{port}", "[::1]:80"):
+    for name in (f"127.0.0.1:{port}", f"localhost:{port}"):
         assert _get(port, "/", Host=name)[0] == 200
     for name in ("example.org", f"127.0.0.1.example.org:{port}", ""):
         assert _get(port, "/state", Host=name)[0] == 403
-    assert _get(port, "/", method="POST")[0] == 501
+    assert _get(port, "/", method="POST")[0] == 403
     assert _get(port, "/", method="HEAD") == (200, b"")
 
 
@@ -128,6 +135,42 @@ def test_a_player_gets_the_part_of_a_file_that_it_wants(port: int, run: Path) ->
     assert _get(port, "/media/samples/000003/clip.mp4", Range="bytes=90-") == (200, b"0123456789")
 
 
+def test_the_page_allows_its_own_script_and_style_and_nothing_else_anything(port: int) -> None:
+    connection = HTTPConnection("127.0.0.1", port, timeout=10)
+    policies = []
+    for path in ("/", "/state", "/rollouts?iteration=3", "/media/samples/000003/000.png", "/none"):
+        connection.request("GET", path)
+        answer = connection.getresponse()
+        text = answer.read()
+        policies.append(answer.headers["Content-Security-Policy"])
+        if path == "/":
+            for tag in (b"style", b"script"):
+                content = text.partition(b"<" + tag + b">")[2].partition(b"</" + tag + b">")[0]
+                digest = b64encode(sha256(content).digest()).decode()
+                assert f"{tag.decode()}-src 'sha256-{digest}'" in policies[0]
+    connection.close()
+    assert "connect-src 'self'" in policies[0] and "frame-ancestors 'none'" in policies[0]
+    assert set(policies[1:]) == {NOTHING}
+
+
+def test_what_the_last_look_gave_is_sent_again_until_rendering_was_paid_for(
+    run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rendering that takes 0.2 s of a core is done every 20 s at most: 1 %."""
+    clock, spent = [100.0], [0.0]
+    monkeypatch.setattr("mmrl.reporting.live_run.time", SimpleNamespace(
+        monotonic=lambda: clock[0], time=time.time, thread_time=lambda: spent.__setitem__(0, spent[0] + 0.2) or spent[0]
+    ))  # fmt: skip
+    live = LiveRun(run)
+    seen = [live.look()[0]]
+    for second in (0.0, 19.0, 21.0):
+        clock[0] = 100.0 + second
+        with (run / "metrics.jsonl").open("a") as log:
+            log.write(json.dumps(TRAINING[-1] | {"iteration": 10 + int(second)}) + "\n")
+        seen.append(live.look()[0])
+    assert seen[0] == seen[1] == seen[2] != seen[3]
+
+
 def test_nothing_is_sent_where_nothing_changed(port: int) -> None:
     status, content = _get(port, "/state")
     assert status == 200
@@ -135,7 +178,10 @@ def test_nothing_is_sent_where_nothing_changed(port: int) -> None:
 
 
 def test_a_port_in_use_is_a_clear_error(run: Path, port: int) -> None:
-    with pytest.raises(ConfigError, match=f"--port {port} cannot be used: .*; give another"), serving(run, port):
+    with (
+        pytest.raises(ConfigError, match=f"cannot listen at 127.0.0.1:{port}: .*; --port 0 is free"),
+        serving(run, port),
+    ):
         raise AssertionError
 
 
@@ -160,6 +206,12 @@ def test_a_tail_gives_each_line_once_and_all_of_a_log_that_was_replaced(tmp_path
     (tmp_path / "other").write_bytes(b"a\n")
     (tmp_path / "other").replace(log)
     assert tail.read() == (True, [b"a"])
+    log.write_bytes(b"")  # the same file, cut in its place
+    assert tail.read() == (True, [])
+    log.write_bytes(b"e\n")
+    assert tail.read() == (False, [b"e"])
+    log.unlink()
+    assert tail.read() == (True, []) and tail.read() == (False, [])
 
 
 def test_the_report_shows_findings_before_curves_rollouts_and_histories(run: Path) -> None:

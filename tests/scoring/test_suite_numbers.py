@@ -50,6 +50,42 @@ def test_the_interval_resamples_prompts_with_all_their_samples() -> None:
     assert (found.low, found.high) == pytest.approx(tuple(np.quantile(means, [0.025, 0.975])))
 
 
+def test_the_interval_of_a_mean_of_kinds_takes_as_many_of_each_kind() -> None:
+    """The same draws in a slow loop: kinds one after the other, each from its own prompts."""
+    table = {"a": [[1.0, 0.0], [0.0], [1.0]], "b": [[0.5], [0.25, 1.0]]}
+    scores, prompt = [], 0
+    for kind, prompts in table.items():
+        for values in prompts:
+            scores += [SampleScore(prompt, value, kind) for value in values]
+            prompt += 1
+    found = estimate(scores, "mean_of_kinds", seed=5, resamples=40)
+    rng, means = np.random.default_rng(5), []
+    for prompts in table.values():
+        chosen = rng.integers(0, len(prompts), (40, len(prompts))).tolist()
+        means.append([np.mean([value for one in row for value in prompts[one]]) for row in chosen])
+    assert found is not None and (found.prompts, found.samples) == (5, 7)
+    low, high = np.quantile(np.mean(means, 0), [0.025, 0.975])
+    assert (found.low, found.high) == pytest.approx((low, high)) and found.low < found.number < found.high
+
+
+def test_many_resamples_are_taken_in_parts_of_bounded_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    scores = [SampleScore(number, number / 10) for number in range(10)]
+    whole = estimate(scores, "mean", seed=1, resamples=101)
+    monkeypatch.setattr("mmrl.scoring.suite_numbers.AT_ONCE", 70)  # 7 resamples at once
+    assert estimate(scores, "mean", seed=1, resamples=101) == whole
+
+
+def test_a_number_of_kinds_is_computed_as_the_whole_is() -> None:
+    found = estimates_by_kind(SCORES, "share_at_least", 0.75)
+    assert {kind: one.number for kind, one in found.items()} == {"one": 0.5, "two": 0.0}
+    more = SampleScore(1, 0.75, "one")
+    best = estimates_by_kind([*SCORES, more], "best_of")
+    assert {kind: (one.number, one.prompts, one.samples) for kind, one in best.items()} == {
+        "one": ((1 + 0.75) / 2, 2, 7),
+        "two": (0.5, 1, 1),
+    }
+
+
 @pytest.mark.slow
 def test_the_interval_is_scipys() -> None:
     stats = pytest.importorskip("scipy.stats")

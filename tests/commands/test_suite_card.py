@@ -1,0 +1,82 @@
+"""The card of a suite: units, kinds and means by hand, and texts of data that stay texts."""
+
+from typing import Any
+
+import pytest
+
+from mmrl.commands.suite_card import markdown, numbers_of
+from mmrl.core.suites import NumberSettings, SuiteSettings
+from mmrl.run_directory.suite_results import SampleResult
+from mmrl.training.suite_run import spread
+
+SETTINGS: dict[str, Any] = {
+    "title": "Redness",
+    "source": "a test",
+    "kind": "images",
+    "data": "nowhere",
+    "prompts": {"path": "prompts.jsonl", "layout": "columns"},
+    "rewards": [{"name": "ocr", "label": "one"}, {"name": "clip", "label": "two"}],
+}
+ROWS = [(0, 0.5, 1.0), (0, 1.0, None), (1, 0.0, 0.25), (2, None, 0.5)]  # prompt, and the score of each reward
+RESULTS = [
+    SampleResult(prompt, number, "a", {"one": one, "two": two}, None if None in (one, two) else one)
+    for number, (prompt, one, two) in enumerate(ROWS)
+]
+KINDS = {"kind": {0: "x", 1: "y", 2: "y"}}
+
+
+def numbers(number: dict[str, Any], **also: dict[str, Any]) -> dict[str, Any]:
+    return numbers_of(SuiteSettings(**SETTINGS | {"number": number, "also": also}), RESULTS, KINDS)
+
+
+def test_a_number_is_of_its_reward_in_its_unit() -> None:
+    found = numbers({"of": "one"})
+    assert found["number"] == pytest.approx(0.5) and found["kinds"] == {}
+    assert (found["prompts"], found["samples"]) == (2, 3)
+    percent = numbers({"of": "one", "how": "share_at_least", "at": 0.5, "unit": "percent"})
+    assert percent["number"] == pytest.approx(100 * 2 / 3)
+    assert all(0 <= end <= 100 for end in percent["interval"]) and percent["interval"][1] > 1
+    assert numbers({})["number"] == pytest.approx(0.25), "the weighted sum, where both could judge"
+
+
+def test_kinds_further_numbers_and_means_stand_beside_it() -> None:
+    found = numbers({"of": "two", "how": "mean_of_kinds", "by": "kind"}, best={"of": "one", "how": "best_of"})
+    assert {kind: one["number"] for kind, one in found["kinds"].items()} == pytest.approx({"x": 1.0, "y": 0.375})
+    assert found["number"] == pytest.approx((1.0 + 0.375) / 2)
+    assert found["also"]["best"]["number"] == pytest.approx((1.0 + 0.0) / 2)
+    assert found["scores"] == pytest.approx({"one": 0.5, "two": 1.75 / 3})
+
+
+def card(**changes: Any) -> dict[str, Any]:
+    rest = {
+        "title": "T", "suite": "s", "remarks": [], "weights": {"of": "w", "sha256": None}, "suite_sha256": "1",
+        "note": "", "config": "c", "source": "a paper", "data": ["d"], "prompts_tested": 2, "prompts_there": 3,
+        "sampler": {}, "samples_per_prompt": 1, "rewards": [], "failures": 0, "seconds": 1.0, "processes": 1,
+        "versions": {}, "published": [],
+    }  # fmt: skip
+    return {**rest, **numbers({"of": "one", "unit": "percent"}), **changes}
+
+
+def test_a_card_says_the_number_with_its_interval() -> None:
+    text = markdown(card())
+    assert "**50 %**, 95% interval " in text and "(bootstrap over 2 prompts)" in text
+
+
+def test_a_suite_of_which_nothing_could_be_judged_has_a_card_that_says_so() -> None:
+    settings = SuiteSettings(**SETTINGS, number=NumberSettings(of="one"))
+    nothing = numbers_of(settings, [SampleResult(0, 0, "a", {"one": None, "two": None}, None, "why")], KINDS)
+    assert nothing["number"] is None
+    assert "**none**, no sample could be judged" in markdown(card(**nothing))
+
+
+def test_texts_of_data_are_no_markup() -> None:
+    hostile = "a|b <img src=x> [link](x) `code`\n# title"
+    text = markdown(card(title=hostile, remarks=[hostile], config=hostile))
+    assert "<img" not in text and "\n# title" not in text and "a\\|b" in text
+
+
+@pytest.mark.parametrize(
+    ("limit", "chosen"), [(None, [0, 1, 2, 3, 4]), (9, [0, 1, 2, 3, 4]), (2, [0, 2]), (3, [0, 1, 3]), (1, [0])]
+)
+def test_a_try_is_spread_evenly_over_the_prompts(limit: int | None, chosen: list[int]) -> None:
+    assert spread(5, limit) == chosen
