@@ -1,5 +1,6 @@
 """The training loop: collect groups, score, update, evaluate, save. It knows no modality and no algorithm by name."""
 
+import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -51,6 +52,7 @@ from mmrl.training.replay import Replay
 from mmrl.training.rollouts import Collected, Collector
 from mmrl.training.update import OldSource, StepMetrics, Updater, mean_metrics, select_groups, views_of
 
+log = logging.getLogger(__name__)
 OF_REWARD = "reward/"  # begins the name of a stateful reward
 
 
@@ -134,6 +136,7 @@ class Trainer:
             now.iteration += 1
             now.idle += int(metrics["groups/degenerate"] == 1)
             now.falling += int(both_fell(metrics))
+            now.add_kl(metrics.get("loss/kl"))
             metrics["time/iteration"] = time.perf_counter() - started
             with self.processes.lockstep():
                 self._log(metrics)
@@ -155,6 +158,14 @@ class Trainer:
                 self._timed_save()
                 self._notify("on_save")
                 is_stopping = is_stopping or self._is_stopping()  # a stop that comes now loses nothing
+        if self.processes.is_main and now.is_far(self.config):
+            log.warning(
+                "the run ends at iteration %d: its KL to the reference was above evaluation.max_kl in %d iterations in "
+                "a row, and is %.3g",
+                now.iteration,
+                len(now.kl),
+                now.kl[-1],
+            )
         return is_done and not self._awaits_evaluation(is_done)
 
     def end(self, is_complete: bool) -> None:
