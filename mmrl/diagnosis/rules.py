@@ -4,7 +4,7 @@ A threshold without a source of its own was set on the runs of docs/curves.md, o
 same config; tests/diagnosis/test_rules.py reads both again.
 """
 
-from mmrl.diagnosis import answer_rules, learning_rules, reward_rules, time_rules
+from mmrl.diagnosis import answer_rules, balance_rules, learning_rules, reward_rules, time_rules
 from mmrl.diagnosis.history import History
 from mmrl.diagnosis.symptoms import Rule
 from mmrl.reporting.findings import Finding
@@ -12,6 +12,7 @@ from mmrl.reporting.findings import Finding
 RULES: dict[str, Rule] = {
     **learning_rules.RULES,
     **reward_rules.RULES,
+    **balance_rules.RULES,
     **answer_rules.RULES,
     **time_rules.RULES,
 }

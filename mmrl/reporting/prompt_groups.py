@@ -24,6 +24,12 @@ class History:
     text: str
     iterations: "array[int]" = field(default_factory=lambda: array("q"))
     means: "array[float]" = field(default_factory=lambda: array("d"))
+    num_flat: int = 0  # groups of these whose samples taught nothing
+
+    @property
+    def never_spread(self) -> bool:
+        """Whether the prompt was sampled more than once, and taught nothing each time."""
+        return 1 < len(self.means) == self.num_flat
 
 
 @dataclass
@@ -51,6 +57,7 @@ class GroupRecord:
                 if group.mean is not None:
                     history.iterations.append(entry["iteration"])
                     history.means.append(group.mean)
+                    history.num_flat += group.is_degenerate
 
 
 def read_groups(run: Path) -> GroupRecord:
@@ -130,9 +137,11 @@ def prompts_about(record: GroupRecord) -> str:
     if not seen:
         return ""
     cut = f" The {MAX_PROMPTS} hardest ones are shown." if len(seen) > MAX_PROMPTS else ""
+    flat = sum(history.never_spread for history in seen)
+    taught = f", and {flat} of these taught nothing each time: their samples all scored alike" if flat else ""
     return (
-        f"{len(seen)} of {len(record.prompts)} prompts were sampled more than once. The mean total of each time, "
-        f"from the prompt that is now the hardest.{cut}"
+        f"{len(seen)} of {len(record.prompts)} prompts were sampled more than once{taught}. The mean total of each "
+        f"time, from the prompt that is now the hardest.{cut}"
     )
 
 
@@ -158,9 +167,10 @@ def prompts_table(record: GroupRecord) -> str:
 
 def _history_row(history: History, span: tuple[float, float], last: int) -> str:
     first, now = history.means[0], history.means[-1]
+    badge = ' <span class="badge place">never spread</span>' if history.never_spread else ""
     way = "" if number(first) == number(now) else " up" if now > first else " down"
     return (
-        f'<tr><td class="prompt-cell"><bdi>{shown_text(history.text)}</bdi></td>'
+        f'<tr><td class="prompt-cell"><bdi>{shown_text(history.text)}</bdi>{badge}</td>'
         f'<td class="right optional">{len(history.means)}</td><td>{_spark(history, span, last)}</td>'
         f'<td class="right">{number(first)}</td><td class="right{way}">{number(now)}</td></tr>'
     )

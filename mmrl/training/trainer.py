@@ -324,7 +324,7 @@ class Trainer:
         recording = self._record(collected, is_degenerate, iteration + 1)
         scorer = self.collector.scorer
         metrics |= collected.metrics | scorer.changing_weights(iteration) | scorer.spent()
-        metrics |= template_metrics(self.config.prompts)
+        metrics |= template_metrics(self.config.prompts) | {"prompts/passes": self.collector.prompts.passes}
         for name, plugin in self.stateful.items():
             plugin.update(scores.of(name.removeprefix(OF_REWARD)) if name.startswith(OF_REWARD) else scores)
         metrics |= scorer.fit()
