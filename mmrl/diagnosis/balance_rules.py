@@ -8,6 +8,8 @@ from mmrl.diagnosis.symptoms import Rule, Symptom
 ALONE = 0.95  # share of the total's variance within groups above which one reward decides
 VARIES = 0.5  # a reward that varies in fewer of its groups is another finding, or satisfied
 PASSES = 10  # over the training prompts, below which nothing is learned by heart
+MIXED, ONE = 0.8, 0.95  # share of the commonest format: at first at most, now at least
+UNLIKELY = -0.5  # correlation of reward and likelihood
 LATER = 0.5  # share of the reward's rise since the best held-out score
 
 
@@ -58,7 +60,40 @@ def _few_prompts(history: History) -> Symptom | None:
     )
 
 
+def _one_format_dominates(history: History) -> Symptom | None:
+    """Zhao et al. 2025, "Echo Chamber", arXiv 2504.07912. The labs have one format from the first iteration on."""
+    first, now = history.first("answers/dominant_format", 2), history.mean("answers/dominant_format", 3)
+    lead = history.mean("answers/dominant_lead", 5, fewest=3)
+    if first is None or now is None or lead is None or first > MIXED or now < ONE or lead > 0:
+        return None
+    return Symptom(
+        "note",
+        f"{100 * now:.0f}% of the answers have one format, {100 * first:.0f}% at first, though it scored "
+        f"{abs(lead):.2g} less than the others while there were some: a habit of the model, which the reward does not pay",
+        now,
+        "nothing where the format is the one that you want; else pay the other by format_tags, sample warmer, or "
+        "fine-tune on answers in it first (SFT)",
+    )
+
+
+def _rewards_unlikely(history: History) -> Symptom | None:
+    """Lu et al. 2024, "It Takes Two" (SEAM), arXiv 2406.07971. Healthy labs have -0.1 to 0.5 in each iteration."""
+    follows = history.mean("follows/likelihood", 3)
+    if follows is None or follows > UNLIKELY:
+        return None
+    return Symptom(
+        "note",
+        f"within groups the reward falls as the likelihood of an answer rises (correlation {follows:.2f}): reward and "
+        "policy disagree about which answers are good",
+        follows,
+        "look at the likeliest answers, and whether the reward judges them as you would; a learned reward may not know "
+        "answers of this policy: train it on some of them, or leave out the prompts where the two disagree most",
+    )
+
+
 RULES: dict[str, Rule] = {
     "one_reward_dominates": _one_reward_dominates,
     "few_prompts": _few_prompts,
+    "one_format_dominates": _one_format_dominates,
+    "rewards_unlikely": _rewards_unlikely,
 }

@@ -34,7 +34,8 @@ def without_spread(record: GroupRecord) -> list[Finding]:
             f"The lowest: {_named(flat)}",
             len(flat) / len(seen),
             "those below: fine-tune on some of them first (SFT; 1% of the inputs was enough in the paper), or look "
-            "whether their answers can be read; those above are known: leave them out. Both: sample warmer, raise group_size",
+            "whether their answers can be read; those above are known: leave them out. Both: sample warmer, "
+            "raise group_size",
         )
     ]
 

@@ -29,7 +29,7 @@ class Fit:
 
     alpha: float
     beta: float
-    explained: float  # share of the gains' squares: 1 is a curve through all points
+    error: float  # root of the mean square of what the points are off
 
     def __call__(self, distance: float) -> float:
         return distance * (self.alpha - self.beta * math.log(distance)) if distance > 0 else 0.0
@@ -55,9 +55,8 @@ def fitted(distances: Sequence[float], gains: Sequence[float]) -> Fit | None:
         return None
     columns = np.stack([d, -d * np.log(d)], axis=1)
     (alpha, beta), *_ = np.linalg.lstsq(columns, gain, rcond=None)
-    whole = float(gain @ gain)
-    left = float(((columns @ np.array([alpha, beta]) - gain) ** 2).sum())
-    return Fit(float(alpha), float(beta), 1 - left / whole if whole > 0 else 0.0)
+    error = float(np.sqrt(np.mean((columns @ np.array([alpha, beta]) - gain) ** 2)))
+    return Fit(float(alpha), float(beta), error)
 
 
 def distance_curves(record: Record) -> list[str]:
@@ -139,9 +138,9 @@ def _of_fit(places: dict[float, float], scores: Series) -> tuple[list[Line], str
     last = max(places.values())
     steps = [last * step / STEPS for step in range(STEPS + 1)]
     lines = [Line("fit", Series(array("d", steps), array("d", [at[0] + fit(d) for d in steps])), colour=3)]
-    said = f"The fit, d (alpha - beta log d), explains {100 * max(0.0, fit.explained):.0f} % of the gains"
+    said = f"The fit, d (alpha - beta log d), is off by {number(fit.error)} in the root of the mean square"
     if fit.peak is None or fit.peak > last or fit(fit.peak) <= 0:
-        return lines, f"{about}{said} and has no peak so far."
+        return lines, f"{about}{said}, and has no peak so far."
     top = at[0] + fit(fit.peak)
     lines.append(Line("peak of the fit", Series(array("d", [fit.peak]), array("d", [top])), colour=8))
     return lines, (

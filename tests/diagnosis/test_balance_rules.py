@@ -134,3 +134,27 @@ def test_a_run_without_groups_has_none(tmp_path: Path) -> None:
 
 def test_the_guide_names_the_finding_on_prompts() -> None:
     assert "| `prompts_without_spread` |" in (Path(__file__).parents[2] / "docs" / "doctor.md").read_text()
+
+
+@in_one_test(
+    ("shares", "leads", "is_named"),
+    [
+        ([0.5, 0.5, 0.7, 0.9, 0.96, 0.97, 0.98], [-0.1, -0.1, -0.1, 0.0], True),
+        ([0.5, 0.5, 0.7, 0.9, 0.96, 0.97, 0.98], [0.1, 0.1, 0.1, 0.1], False),  # it was the better one
+        ([0.5, 0.5, 0.7, 0.9, 0.96, 0.97, 0.98], [-0.1, -0.1], False),  # hardly compared
+        ([0.9, 0.9, 0.9, 0.9, 0.96, 0.97, 0.98], [-0.1, -0.1, -0.1], False),  # so it was from the beginning
+        ([0.5, 0.5, 0.6, 0.6, 0.6, 0.7, 0.7], [-0.1, -0.1, -0.1], False),
+    ],
+)
+def test_a_format_that_wins_without_being_better_is_a_note(
+    shares: list[float], leads: list[float], is_named: bool
+) -> None:
+    history = planted(config_of(), answers__dominant_format=shares, answers__dominant_lead=leads)
+    found = [one for one in findings_of(history) if one.name == "one_format_dominates"]
+    assert [one.severity for one in found] == ["note"] * is_named
+
+
+def test_a_reward_against_the_likelihood_is_a_note() -> None:
+    for values, is_named in (([-0.6, -0.5, -0.7], True), ([-0.6, -0.1, -0.2], False), ([0.9] * 3, False)):
+        found = findings_of(planted(config_of(), follows__likelihood=values))
+        assert [one.name for one in found] == ["rewards_unlikely"] * is_named
