@@ -23,7 +23,6 @@ from mmrl.core.dense import DENSE
 from mmrl.core.forward_outputs import PROVIDED
 from mmrl.core.keys import GroupKey
 from mmrl.core.reward_batches import refuse_thought
-from mmrl.losses.base.decisions import DecisionLoss
 from mmrl.plans.flow import Plan
 from mmrl.plans.groups import GroupPlan
 from mmrl.plans.offline import (
@@ -177,7 +176,7 @@ def check_pairs(config: RunConfig, parts: Parts) -> None:
     if parts.evaluation is not None:
         check_evaluation(config, parts.policy, parts.evaluation)
         _check_evaluated_weights(config, parts.loss)
-        _check_max_kl(parts.evaluation.settings, parts.loss, config.loss["name"])
+        _check_max_kl(config, parts.loss)
 
 
 def _check_plan(config: RunConfig, parts: Parts, plan: GroupPlan) -> None:
@@ -309,17 +308,15 @@ def _check_averaged(config: RunConfig, loss: Loss) -> None:
         )
 
 
-def _check_max_kl(settings: EvaluationSettings, loss: Loss, name: str) -> None:
+def _check_max_kl(config: RunConfig, loss: Loss) -> None:
     """Raises ConfigError for a largest KL to the reference where no KL to it is measured."""
-    if settings.max_kl is None:
+    if config.evaluation is None or config.evaluation.max_kl is None:
         return
-    if not isinstance(loss, DecisionLoss):
-        raise ConfigError(f"evaluation.max_kl needs a loss with a KL to the reference; loss {name!r} has none")
-    if loss.kl_coef == 0 or loss.kl_to != "reference":
+    weight, other = config.loss.get("kl_coef", 0), config.loss.get("kl_to", "reference")
+    if "reference" not in loss.needs or not weight or other != "reference":
         raise ConfigError(
-            f"evaluation.max_kl needs the KL to the reference, which is measured where loss.kl_coef is above 0 (got "
-            f"{loss.kl_coef:g}) and loss.kl_to is reference (got {loss.kl_to}); kl_coef: 1.0e-6 measures, and weighs "
-            "next to nothing"
+            "evaluation.max_kl needs the KL to the reference, which a loss with a penalty measures: its kl_coef must be "
+            f"above 0 (got {weight}) and its kl_to reference (got {other}); kl_coef: 1.0e-6 measures, and hardly weighs"
         )
 
 

@@ -10,7 +10,6 @@ from mmrl.core.contracts import Advantage
 from mmrl.core.data import Paths, Scores
 from mmrl.core.declarations import MixDeclaration
 from mmrl.core.numerics import group_std, group_sum
-from mmrl.mixes.weighted_sum import WeightedSum
 from mmrl.system.errors import RunError
 
 
@@ -143,7 +142,9 @@ def variance_shares(scores: Scores) -> dict[str, float]:
     makes another total than the sum, and where nothing varies.
     """
     counted = [column for column, weight in enumerate(scores.weights) if weight != 0]
-    if len(counted) < 2 or not isinstance(scores.mix, WeightedSum | None):
+    if len(counted) < 2:
+        return {}
+    if scores.mix is not None and not torch.equal(scores.total[scores.valid], scores.weighted_sum[scores.valid]):
         return {}
     share = scores.share[:, None]  # [B, 1]
     worth = scores.values[:, counted].double() * torch.tensor([scores.weights[column] for column in counted]).double()
