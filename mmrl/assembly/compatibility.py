@@ -315,8 +315,8 @@ def _check_max_kl(config: RunConfig, loss: Loss) -> None:
     weight, other = config.loss.get("kl_coef", 0), config.loss.get("kl_to", "reference")
     if "reference" not in loss.needs or not weight or other != "reference":
         raise ConfigError(
-            "evaluation.max_kl needs the KL to the reference, which a loss with a penalty measures: its kl_coef must be "
-            f"above 0 (got {weight}) and its kl_to reference (got {other}); kl_coef: 1.0e-6 measures, and hardly weighs"
+            "evaluation.max_kl needs the KL to the reference, which a loss with a penalty measures: its kl_coef must "
+            f"be above 0 (got {weight}) and its kl_to reference (got {other}); kl_coef: 1.0e-6 measures, hardly weighs"
         )
 
 
