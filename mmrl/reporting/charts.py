@@ -17,6 +17,7 @@ from typing import Any
 from mmrl.reporting.formatting import shown_text, without_directions
 from mmrl.reporting.record import Series
 
+ITERATION = "iteration"  # the usual horizontal axis
 NUM_BUCKETS = 120  # a chart is about 500 pixels wide; more points than 4 per bucket cannot be distinguished
 
 
@@ -67,15 +68,24 @@ def kept(columns: Sequence[Sequence[float]], num_buckets: int = NUM_BUCKETS) -> 
 
 
 def line_chart(
-    lines: Sequence[Line], unit: str, iterations: tuple[float, float], label: str, others: Sequence[Axis] = ()
+    lines: Sequence[Line],
+    unit: str,
+    iterations: tuple[float, float],
+    label: str,
+    others: Sequence[Axis] = (),
+    *,
+    name: str = ITERATION,
 ) -> str:
     """Returns the place of the chart of `lines` over `iterations` (first, last), with its numbers.
 
     Args:
         label: for screen readers, and for readers without scripts.
         others: further axes, whose places each line has in the same order; `axis_chooser` switches to them.
+        name: of the horizontal axis, where it is no iteration.
     """
     chart: dict[str, Any] = {"unit": unit, "span": iterations, "lines": [_numbers(line) for line in lines]}
+    if name != ITERATION:
+        chart["along"] = name
     if others:
         chart["others"] = [{"name": axis.name, "span": axis.span} for axis in others]
     return (
@@ -93,7 +103,7 @@ def axis_chooser(others: Sequence[Axis]) -> str:
 
 
 def _names(others: Sequence[Axis]) -> list[str]:
-    return ["iteration", *(axis.name for axis in others)]
+    return [ITERATION, *(axis.name for axis in others)]
 
 
 def share_bar(shares: Sequence[tuple[float, int]], label: str) -> str:

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from mmrl.reporting.charts import Axis, Line, line_chart
+from mmrl.reporting.charts import ITERATION, Axis, Line, line_chart
 from mmrl.reporting.document import grid
 from mmrl.reporting.formatting import breakable, count, number, shown_text
 from mmrl.reporting.record import Record, Series, held_out
@@ -25,6 +25,7 @@ class Axes:
 
     iterations: tuple[float, float]  # first, last
     others: tuple[Axis, ...] = ()
+    name: str = ITERATION  # of what stands in place of iterations
 
 
 DIAGNOSTICS = (
@@ -287,7 +288,8 @@ def card(axes: Axes, chart: Diagnostic, lines: Sequence[Line], num_not_finite: i
     changes = "; ".join(
         f"{line.name} from {number(line.series.values[0])} to {number(line.series.values[-1])}" for line in lines
     )
-    plot = line_chart(lines, chart.unit, axes.iterations, f"{title}: {changes}", axes.others) if lines else ""
+    label = f"{title}: {changes}"
+    plot = line_chart(lines, chart.unit, axes.iterations, label, axes.others, name=axes.name) if lines else ""
     warning = f'<p class="hint down">{count(num_not_finite)} values were not finite.</p>' if num_not_finite else ""
     return (
         f'<figure class="card"><figcaption><h3>{shown_text(title)}</h3>'

@@ -8,6 +8,7 @@ from mmrl.reporting.curves import charts_grid, diagnostics, resource_curves, rew
 from mmrl.reporting.document import Section, grid, loading_nothing
 from mmrl.reporting.formatting import count, duration, number, shown_text
 from mmrl.reporting.headline import Headline, headline
+from mmrl.reporting.overoptimisation import distance_curves
 from mmrl.reporting.prompt_groups import GroupRecord, groups_about, groups_table, prompt_histories
 from mmrl.reporting.record import Record
 from mmrl.reporting.theme import NUM_COLOURS
@@ -22,6 +23,7 @@ TIME_PARTS = {
     "time/recording": "groups and samples for this page",
 }
 
+DISTANCE_ABOUT = "What the policy gains as it leaves the reference (Gao et al. 2022, arXiv 2210.10760)."
 OF_REWARDS = "time/reward/"
 
 
@@ -52,6 +54,7 @@ def sections_of(record: Record, shown: Shown) -> list[Section]:
         Section(shown.samples_title, "samples", shown.samples_about, shown.samples),
         Section("Training rollouts", "rollouts", shown.rollouts_about, shown.rollouts),
         Section("Best and worst groups", "groups", groups_about(shown.groups), groups),
+        Section("Distance from the reference", "distance", DISTANCE_ABOUT, grid("two", distance_curves(record))),
         Section(
             "Rewards",
             "rewards",

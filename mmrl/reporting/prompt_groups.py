@@ -5,6 +5,7 @@ from array import array
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from mmrl.reporting.formatting import breakable, number, shown_text
@@ -24,6 +25,12 @@ class History:
     text: str
     iterations: "array[int]" = field(default_factory=lambda: array("q"))
     means: "array[float]" = field(default_factory=lambda: array("d"))
+    num_flat: int = 0  # iterations of these in which its samples taught nothing
+
+    @property
+    def never_spread(self) -> bool:
+        """Whether the prompt was sampled more than once, and taught nothing each time."""
+        return 1 < len(self.means) == self.num_flat
 
 
 @dataclass
@@ -46,14 +53,16 @@ class GroupRecord:
             groups = entry.get("groups")
             listed = [group for one in groups if (group := _group(one))] if isinstance(groups, list) else []
             self.iteration, self.newest = entry["iteration"], listed
-            means: dict[str, list[float]] = {}  # of a prompt that has several groups in one iteration
+            own: dict[str, list[tuple[float, bool]]] = {}  # a prompt may have several groups in one iteration
             for group in listed:
                 self.prompts.setdefault(group.name, History(group.text))
                 if group.mean is not None:
-                    means.setdefault(group.name, []).append(group.mean)
-            for name, own in means.items():
-                self.prompts[name].iterations.append(entry["iteration"])
-                self.prompts[name].means.append(sum(own) / len(own))
+                    own.setdefault(group.name, []).append((group.mean, group.is_degenerate))
+            for name, groups_of_it in own.items():
+                history = self.prompts[name]
+                history.iterations.append(entry["iteration"])
+                history.means.append(fmean(mean for mean, _ in groups_of_it))
+                history.num_flat += all(is_flat for _, is_flat in groups_of_it)
 
 
 def read_groups(run: Path) -> GroupRecord:
@@ -151,9 +160,11 @@ def prompt_histories(record: GroupRecord) -> str:
     shown, total = min(len(seen), MAX_PROMPTS), len(record.prompts)
     cut = f" The {shown} hardest ones are shown." if shown < len(seen) else ""
     some = f"{len(seen)} of {total} prompts were" if total > 1 else "The one prompt was"
+    flat = sum(history.never_spread for history in seen)
+    taught = f", and {flat} of these taught nothing each time: their samples all scored alike" if flat else ""
     return (
-        f'<p class="about after">{some} sampled in more than one iteration. The mean total of each, from the prompt '
-        f"that is now the hardest.{cut}</p>"
+        f'<p class="about after">{some} sampled in more than one iteration{taught}. The mean total of each, from the '
+        f"prompt that is now the hardest.{cut}</p>"
         '<details data-name="prompts"><summary>The history of '
         f'{"one prompt" if shown == 1 else f"{shown} prompts"}</summary><div class="inside wide-table">'
         f"<table>{head}<tbody>{rows}</tbody></table></div></details>"
@@ -162,9 +173,10 @@ def prompt_histories(record: GroupRecord) -> str:
 
 def _history_row(history: History, span: tuple[float, float], last: int) -> str:
     first, now = history.means[0], history.means[-1]
+    badge = ' <span class="badge place">never spread</span>' if history.never_spread else ""
     way = "" if number(first) == number(now) else " up" if now > first else " down"
     return (
-        f'<tr><td class="prompt-cell"><bdi>{shown_text(history.text)}</bdi></td>'
+        f'<tr><td class="prompt-cell"><bdi>{shown_text(history.text)}</bdi>{badge}</td>'
         f'<td class="right optional">{len(history.means)}</td><td>{_spark(history, span, last)}</td>'
         f'<td class="right">{number(first)}</td><td class="right{way}">{number(now)}</td></tr>'
     )

@@ -214,8 +214,10 @@ const reach = (_, low, high) => {  // a level curve lies in the middle
 let charts = [];
 chooser?.addEventListener("change", () => { chosen = +chooser.value; tip.style.visibility = "hidden"; });
 const chart = box => {
-  const {unit, span, lines, others = []} = JSON.parse(box.dataset.chart), series = [{}], bands = [];
-  const axes = [{name: "iteration", span}, ...others], place = line => chosen ? line.xs[chosen - 1] : line.x;
+  const {unit, span, lines, others = [], along = "iteration"} = JSON.parse(box.dataset.chart);
+  const series = [{}], bands = [], axes = [{name: along, span}, ...others];
+  const steps = along === "iteration" ? () => chosen ? fine : whole : undefined;
+  const place = line => chosen ? line.xs[chosen - 1] : line.x;
   const table = () => uPlot.join(lines.flatMap(line =>
     [...(line.low ? [[place(line), line.high, line.low]] : []), [place(line), line.y]]));
   for (const line of lines) {
@@ -231,7 +233,7 @@ const chart = box => {
     ...size(), series, bands, legend: {show: false}, cursor: {y: false}, hooks: {setCursor: [point]},
     scales: {x: {time: false, auto: false, min: span[0], max: span[1],
       range: (_, low, high) => high > low ? [low, high] : [low - 0.5, high + 0.5]}, y: {range: reach}},
-    axes: [axis({grid: {show: false}, label: "iteration", incrs: () => chosen ? fine : whole, size: 24}),
+    axes: [axis({grid: {show: false}, label: along, incrs: steps, size: 24}),
       axis({grid: {stroke: () => colour("--faint"), width: 1}, label: unit, values: (_, marks) => marks.map(text),
         size: (_, marks) => 14 + 7 * Math.max(2, ...(marks ?? []).map(mark => mark.length))})],
   }, table(), box);
