@@ -259,4 +259,16 @@ FAULTS = (
         ("sampler.share_noise=false",),
         (Lab("lab/flow_grpo_fast", LATE), Lab("lab/motion_flow_grpo_fast", LATE)),
     ),
+    Fault(
+        "samples_degrade",
+        "docs/curves.md, jpeg: pictures become empty while the reward rises",
+        ("rewards=[{name: jpeg_size}]",),
+        (Lab("quickstart", iterations=2), Lab("lab/flow_grpo", iterations=2)),
+    ),
+    Fault(
+        "reward_follows_length",
+        "Singhal et al. 2023, arXiv 2310.03716: length is most of what a reward model pays for",
+        LONGER,
+        (Lab("lab/grpo", WARM), Lab("quickstart_grounding", WARM)),
+    ),
 )
