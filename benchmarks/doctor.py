@@ -92,7 +92,7 @@ def early(names: Sequence[str]) -> None:
         )
 
 
-def _lost(scores: dict[int, float], iteration: int) -> float:
+def _lost(scores: Mapping[float, float], iteration: float) -> float:
     """Returns what the held-out score has lost of its best up to an iteration."""
     return max(value for at, value in scores.items() if at <= iteration) - scores[iteration]
 

@@ -202,7 +202,9 @@ def shown_metrics(name: str) -> list[str]:
     panels = [
         panel for picture in PICTURES.values() if name in (picture.healthy, picture.sick) for panel in picture.panels
     ]
-    return sorted({"held_out/score", "reward/mean", *(metric for panel in panels for metric in panel.metrics)})
+    return sorted(
+        {"held_out/score", "prompts/passes", "reward/mean", *(metric for panel in panels for metric in panel.metrics)}
+    )
 
 
 def read(name: str, folder: Path) -> dict[str, Any]:

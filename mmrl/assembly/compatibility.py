@@ -176,6 +176,7 @@ def check_pairs(config: RunConfig, parts: Parts) -> None:
     if parts.evaluation is not None:
         check_evaluation(config, parts.policy, parts.evaluation)
         _check_evaluated_weights(config, parts.loss)
+        _check_max_kl(config, parts.loss)
 
 
 def _check_plan(config: RunConfig, parts: Parts, plan: GroupPlan) -> None:
@@ -304,6 +305,18 @@ def _check_averaged(config: RunConfig, loss: Loss) -> None:
         raise ConfigError(
             f"loss {config.loss['name']!r} compares with the averaged weights, but there is no averaging; "
             "set averaging.decay"
+        )
+
+
+def _check_max_kl(config: RunConfig, loss: Loss) -> None:
+    """Raises ConfigError for a largest KL to the reference where no KL to it is measured."""
+    if config.evaluation is None or config.evaluation.max_kl is None:
+        return
+    weight, other = config.loss.get("kl_coef", 0), config.loss.get("kl_to", "reference")
+    if "reference" not in loss.needs or not weight or other != "reference":
+        raise ConfigError(
+            "evaluation.max_kl needs the KL to the reference, which a loss with a penalty measures: its kl_coef must "
+            f"be above 0 (got {weight}) and its kl_to reference (got {other}); kl_coef: 1.0e-6 measures, hardly weighs"
         )
 
 

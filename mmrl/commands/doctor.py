@@ -14,9 +14,11 @@ from mmrl.commands.train import config_of, train
 from mmrl.core.config import RunConfig, load_config, shipped_names
 from mmrl.core.contracts import ConfigError, DivergedError, RunError
 from mmrl.diagnosis.history import History
+from mmrl.diagnosis.prompt_findings import without_spread
 from mmrl.diagnosis.rules import all_findings
 from mmrl.reporting.findings import SEVERITIES, Finding
 from mmrl.reporting.metrics_log import MetricsLog
+from mmrl.reporting.prompt_groups import read_groups
 from mmrl.reporting.record import read_record
 from mmrl.run_directory import start
 from mmrl.system.errors import UnjudgedError
@@ -43,7 +45,9 @@ def doctor(source: str, overrides: Sequence[str] = (), *, is_tiny: bool = False)
     if (folder / "config.yaml").exists():
         if overrides or is_tiny:
             raise ConfigError(f"{source} is a run: its log is read, so it takes neither settings nor --tiny")
-        return all_findings(History.of_record(read_record(folder), load_config(folder / "config.yaml")))
+        of_prompts = without_spread(read_groups(folder))
+        of_log = all_findings(History.of_record(read_record(folder), load_config(folder / "config.yaml")))
+        return [*of_log, *of_prompts]
     config = config_of(source, overrides)
     found = _of_settings(source, config)
     with tempfile.TemporaryDirectory(prefix="mmrl-doctor-") as name:

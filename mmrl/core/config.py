@@ -309,6 +309,9 @@ class EvaluationSettings(Settings):
     every: NotNegative = 0  # iterations between evaluations; 0: only before and after training
     # Evaluations in a row without a new best held-out score after which the run ends as if it was done; null: no limit.
     stop_after: Positive | None = None
+    # The run ends as if it was done where the KL to the reference (`loss/kl`) of three iterations in a row is above
+    # this, in the unit of that metric; null: no limit.
+    max_kl: Annotated[float, Field(gt=0)] | None = None
     sampler: Plugin  # a sampler of its own, with its own steps and guidance
     # Further samplers for the same prompts, by name: `also: {greedy: {...}}` is reported as `held_out_greedy`.
     also: dict[Annotated[str, Field(pattern="^[a-z][a-z0-9_]*$")], Plugin] = Field(default={})

@@ -26,7 +26,7 @@ def _reward_fell(history: History) -> Symptom | None:
 
 def _held_out_fell(history: History) -> Symptom | None:
     scores = history.values.get(HELD_OUT, [])
-    if len(scores) < 2 or scores[-1][1] >= scores[0][1] - _noise(history):
+    if len(scores) < 2 or scores[-1][1] >= scores[0][1] - noise_of(history):
         return None
     lost = scores[-1][1] - scores[0][1]
     return Symptom(
@@ -39,7 +39,7 @@ def _held_out_fell(history: History) -> Symptom | None:
     )
 
 
-def _noise(history: History) -> float:
+def noise_of(history: History) -> float:
     """Returns what a held-out score may lose without a reason: few samples swing by more than `LOST`."""
     return max(LOST, ERRORS * (history.mean("held_out/standard_error", 1) or 0.0))
 
@@ -52,7 +52,7 @@ def _reward_hacked(history: History) -> Symptom | None:
     at, best = max(scores[:-1], key=lambda pair: pair[1])
     now = scores[-1][1]
     before, after = history.around("reward/mean", at), history.mean("reward/mean", 3, fewest=1)
-    if at == 0 or now > best - _noise(history) or before is None or after is None or after <= before:
+    if at == 0 or now > best - noise_of(history) or before is None or after is None or after <= before:
         return None
     return Symptom(
         "warning",

@@ -6,6 +6,7 @@ same config; tests/diagnosis/test_rules.py reads both again.
 
 from mmrl.diagnosis import (
     answer_rules,
+    balance_rules,
     examination_rules,
     learning_rules,
     reward_rules,
@@ -20,6 +21,7 @@ from mmrl.reporting.findings import Finding
 RULES: dict[str, Rule] = {
     **learning_rules.RULES,
     **reward_rules.RULES,
+    **balance_rules.RULES,
     **answer_rules.RULES,
     **time_rules.RULES,
     **setup_rules.RULES,

@@ -180,6 +180,11 @@ class PromptStream:
         """The number of different prompts of all sets."""
         return sum(map(len, self.sets))
 
+    @property
+    def passes(self) -> float:
+        """How often each prompt was taken so far, in the mean; what was taken again with a hint does not count."""
+        return sum(self.counts) / max(1, self.num_prompts)
+
     def take(self, count: int) -> list[tuple[int, Prompt]]:
         """Returns the next `count` prompts with their numbers."""
         return [self._take_one() for _ in range(count)]

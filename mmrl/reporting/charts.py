@@ -14,8 +14,10 @@ from importlib.resources import files
 from itertools import accumulate
 from typing import Any
 
+from mmrl.reporting.formatting import shown_text, without_directions
 from mmrl.reporting.record import Series
 
+ITERATION = "iteration"  # the usual horizontal axis
 NUM_BUCKETS = 120  # a chart is about 500 pixels wide; more points than 4 per bucket cannot be distinguished
 
 
@@ -66,20 +68,29 @@ def kept(columns: Sequence[Sequence[float]], num_buckets: int = NUM_BUCKETS) -> 
 
 
 def line_chart(
-    lines: Sequence[Line], unit: str, iterations: tuple[float, float], label: str, others: Sequence[Axis] = ()
+    lines: Sequence[Line],
+    unit: str,
+    iterations: tuple[float, float],
+    label: str,
+    others: Sequence[Axis] = (),
+    *,
+    name: str = ITERATION,
 ) -> str:
     """Returns the place of the chart of `lines` over `iterations` (first, last), with its numbers.
 
     Args:
         label: for screen readers, and for readers without scripts.
         others: further axes, whose places each line has in the same order; `axis_chooser` switches to them.
+        name: of the horizontal axis, where it is no iteration.
     """
     chart: dict[str, Any] = {"unit": unit, "span": iterations, "lines": [_numbers(line) for line in lines]}
+    if name != ITERATION:
+        chart["along"] = name
     if others:
         chart["others"] = [{"name": axis.name, "span": axis.span} for axis in others]
     return (
-        f'<div class="chart" role="img" aria-label="{escape(label)}" data-chart="{escape(json.dumps(chart))}">'
-        f"<noscript>{escape(label)}</noscript></div>"
+        f'<div class="chart" role="img" aria-label="{shown_text(label)}" data-chart="{escape(json.dumps(chart))}">'
+        f"<noscript>{shown_text(label)}</noscript></div>"
     )
 
 
@@ -87,12 +98,12 @@ def axis_chooser(others: Sequence[Axis]) -> str:
     """Returns the list from which a reader chooses the horizontal axis of all charts; nothing without further axes."""
     if not others:
         return ""
-    names = "".join(f'<option value="{n}">{escape(name)}</option>' for n, name in enumerate(_names(others)))
+    names = "".join(f'<option value="{n}">{shown_text(name)}</option>' for n, name in enumerate(_names(others)))
     return f'<p class="chooser"><label for="axis">curves by</label> <select id="axis">{names}</select></p>'
 
 
 def _names(others: Sequence[Axis]) -> list[str]:
-    return ["iteration", *(axis.name for axis in others)]
+    return [ITERATION, *(axis.name for axis in others)]
 
 
 def share_bar(shares: Sequence[tuple[float, int]], label: str) -> str:
@@ -104,7 +115,7 @@ def share_bar(shares: Sequence[tuple[float, int]], label: str) -> str:
     )
     return (
         f'<svg class="shares" viewBox="0 0 1000 10" preserveAspectRatio="none" role="img" '
-        f'aria-label="{escape(label)}">{parts}</svg>'
+        f'aria-label="{shown_text(label)}">{parts}</svg>'
     )
 
 
@@ -122,7 +133,7 @@ def _numbers(line: Line) -> dict[str, Any]:
     places = {"x": [line.series.iterations[row] for row in chosen]}
     if line.others:
         places["xs"] = [[float(f"{place[row]:.7g}") for row in chosen] for place in line.others]  # type: ignore[misc]
-    return {"name": line.name, "colour": line.colour, **places, **shown}
+    return {"name": without_directions(line.name), "colour": line.colour, **places, **shown}
 
 
 def _px(value: float) -> str:

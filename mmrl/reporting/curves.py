@@ -2,11 +2,10 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from html import escape
 
-from mmrl.reporting.charts import Axis, Line, line_chart
+from mmrl.reporting.charts import ITERATION, Axis, Line, line_chart
 from mmrl.reporting.document import grid
-from mmrl.reporting.formatting import breakable, count, number
+from mmrl.reporting.formatting import breakable, count, number, shown_text
 from mmrl.reporting.record import Record, Series, held_out
 
 
@@ -26,6 +25,7 @@ class Axes:
 
     iterations: tuple[float, float]  # first, last
     others: tuple[Axis, ...] = ()
+    name: str = ITERATION  # of what stands in place of iterations
 
 
 DIAGNOSTICS = (
@@ -183,9 +183,10 @@ def reward_breakdown(record: Record) -> Charts:
     groups = {"reward", held_out(""), *map(held_out, record.other_samplers)}
     names: dict[str, None] = {}
     for metric in record.metrics:
-        group, *middle, last = metric.split("/")
-        if group in groups and middle and last == "mean":
-            names["/".join(middle)] = None
+        group, _, inner = metric.partition("/")
+        name, _, last = inner.rpartition("/")
+        if group in groups and name and last == "mean":
+            names[name] = None
     charts = Charts([], [])
     for name in names:
         lines = [line for line in [_spread_line(record, f"reward/{name}", "training", colour=2)] if line]
@@ -245,7 +246,7 @@ def add_card(charts: Charts, axes: Axes, chart: Diagnostic, lines: Sequence[Line
         return
     values = [_shown(line.series.values[-1], line.series.values) for line in lines]
     if len(set(values)) > 1:
-        values = [f"{escape(line.name)} {value}" for line, value in zip(lines, values, strict=True)]
+        values = [f"{shown_text(line.name)} {value}" for line, value in zip(lines, values, strict=True)]
     else:
         values = values[:1]
     is_single = all(len(line.series.values) == 1 for line in lines)
@@ -279,7 +280,7 @@ def card(axes: Axes, chart: Diagnostic, lines: Sequence[Line], num_not_finite: i
     title, hint = chart.title, chart.hint
     now = [_change(line.series.values) for line in lines]
     legend = "".join(
-        f'<span><i class="swatch back-{line.colour}"></i><span class="name">{escape(line.name)}</span> '
+        f'<span><i class="swatch back-{line.colour}"></i><span class="name">{shown_text(line.name)}</span> '
         f"<b>{change}</b></span>"
         for line, change in zip(lines, now, strict=True)
         if len(lines) > 1
@@ -287,15 +288,16 @@ def card(axes: Axes, chart: Diagnostic, lines: Sequence[Line], num_not_finite: i
     changes = "; ".join(
         f"{line.name} from {number(line.series.values[0])} to {number(line.series.values[-1])}" for line in lines
     )
-    plot = line_chart(lines, chart.unit, axes.iterations, f"{title}: {changes}", axes.others) if lines else ""
+    label = f"{title}: {changes}"
+    plot = line_chart(lines, chart.unit, axes.iterations, label, axes.others, name=axes.name) if lines else ""
     warning = f'<p class="hint down">{count(num_not_finite)} values were not finite.</p>' if num_not_finite else ""
     return (
-        f'<figure class="card"><figcaption><h3>{escape(title)}</h3>'
+        f'<figure class="card"><figcaption><h3>{shown_text(title)}</h3>'
         f'<span class="now">{now[0] if len(lines) == 1 else ""}</span></figcaption>'
         + (f'<div class="legend">{legend}</div>' if legend else "")
         + plot
         + warning
-        + (f'<p class="hint">{escape(hint)}</p>' if hint else "")
+        + (f'<p class="hint">{shown_text(hint)}</p>' if hint else "")
         + "</figure>"
     )
 

@@ -5,6 +5,7 @@ from array import array
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from mmrl.reporting.formatting import breakable, number, shown_text
@@ -19,11 +20,17 @@ SPARK = (120, 28)  # pixels of a small curve
 
 @dataclass
 class History:
-    """The mean totals of one prompt's groups over the run."""
+    """The mean total of one prompt's groups in each iteration that sampled it."""
 
     text: str
     iterations: "array[int]" = field(default_factory=lambda: array("q"))
     means: "array[float]" = field(default_factory=lambda: array("d"))
+    num_flat: int = 0  # iterations of these in which its samples taught nothing
+
+    @property
+    def never_spread(self) -> bool:
+        """Whether the prompt was sampled more than once, and taught nothing each time."""
+        return 1 < len(self.means) == self.num_flat
 
 
 @dataclass
@@ -46,11 +53,16 @@ class GroupRecord:
             groups = entry.get("groups")
             listed = [group for one in groups if (group := _group(one))] if isinstance(groups, list) else []
             self.iteration, self.newest = entry["iteration"], listed
+            own: dict[str, list[tuple[float, bool]]] = {}  # a prompt may have several groups in one iteration
             for group in listed:
-                history = self.prompts.setdefault(group.name, History(group.text))
+                self.prompts.setdefault(group.name, History(group.text))
                 if group.mean is not None:
-                    history.iterations.append(entry["iteration"])
-                    history.means.append(group.mean)
+                    own.setdefault(group.name, []).append((group.mean, group.is_degenerate))
+            for name, groups_of_it in own.items():
+                history = self.prompts[name]
+                history.iterations.append(entry["iteration"])
+                history.means.append(fmean(mean for mean, _ in groups_of_it))
+                history.num_flat += all(is_flat for _, is_flat in groups_of_it)
 
 
 def read_groups(run: Path) -> GroupRecord:
@@ -89,7 +101,11 @@ def groups_about(record: GroupRecord) -> str:
     flat = sum(group.is_degenerate for group in record.newest)
     failed = sum(group.mean is None for group in record.newest)
     left_out = f" {failed} more could not be judged." if failed else ""
-    taught = f" {flat} of them teach nothing: their samples all score alike." if flat else ""
+    if count - failed == 1:
+        taught = " It teaches nothing: its samples all score alike." if flat else ""
+        return f"The one group of iteration {record.iteration}.{left_out}{taught}"
+    which = "All" if flat == count else str(flat)
+    taught = f" {which} of them teach nothing: their samples all score alike." if flat else ""
     return f"The {count - failed} groups of iteration {record.iteration}, from the best to the worst.{left_out}{taught}"
 
 
@@ -99,20 +115,22 @@ def groups_table(record: GroupRecord) -> str:
     ordered = sorted(judged, key=lambda group: group.mean or 0.0, reverse=True)
     if not ordered:
         return ""
-    marks = {id(ordered[0]): ["best"], id(ordered[-1]): ["worst"]} if len(ordered) > 1 else {}
-    marks.setdefault(id(max(ordered, key=lambda group: group.std or 0.0)), []).append("widest")
+    best, worst, widest = ordered[0], ordered[-1], max(ordered, key=lambda group: group.std or 0.0)
+    marks = {id(best): ["best"], id(worst): ["worst"]} if best.mean != worst.mean else {}
+    if widest.std:
+        marks.setdefault(id(widest), []).append("widest")
     names = [name for name in ordered[0].rewards if len(ordered[0].rewards) > 1]
     rows = [_row(group, marks.get(id(group), []), names) for group in ordered]
     head = "".join(f'<th class="right optional">{breakable(name)}</th>' for name in names)
     head = f'<thead><tr><th>prompt</th><th class="right">mean</th><th class="right">spread</th>{head}</tr></thead>'
     if len(rows) <= 2 * ENDS + 2:
         return f'<div class="card wide-table"><table>{head}<tbody>{"".join(rows)}</tbody></table></div>'
-    best, between, worst = rows[:ENDS], rows[ENDS:-ENDS], rows[-ENDS:]
+    top, between, bottom = rows[:ENDS], rows[ENDS:-ENDS], rows[-ENDS:]
     return (
-        f'<div class="card wide-table"><table>{head}<tbody>{"".join(best)}</tbody></table></div>'
+        f'<div class="card wide-table"><table>{head}<tbody>{"".join(top)}</tbody></table></div>'
         f'<details data-name="groups-between"><summary>{len(between)} groups between</summary>'
         f'<div class="inside wide-table"><table>{head}<tbody>{"".join(between)}</tbody></table></div></details>'
-        f'<div class="card wide-table"><table>{head}<tbody>{"".join(worst)}</tbody></table></div>'
+        f'<div class="card wide-table"><table>{head}<tbody>{"".join(bottom)}</tbody></table></div>'
     )
 
 
@@ -127,7 +145,7 @@ def _row(group: Group, marks: list[str], names: list[str]) -> str:
 
 
 def prompt_histories(record: GroupRecord) -> str:
-    """Returns a sentence, and of each prompt that was sampled more than once a small curve; empty where none was."""
+    """Returns a sentence, and of each prompt that was sampled in several iterations a small curve; or nothing."""
     seen = [history for history in record.prompts.values() if len(history.means) > 1]
     if not seen:
         return ""
@@ -136,24 +154,29 @@ def prompt_histories(record: GroupRecord) -> str:
     last = max(one.iterations[-1] for one in seen)
     rows = "".join(_history_row(history, span, last) for history in seen[:MAX_PROMPTS])
     head = (
-        '<thead><tr><th>prompt</th><th class="right optional">times</th><th>over the run</th>'
+        '<thead><tr><th>prompt</th><th class="right optional">iterations</th><th>over the run</th>'
         '<th class="right">first</th><th class="right">last</th></tr></thead>'
     )
-    shown = min(len(seen), MAX_PROMPTS)
+    shown, total = min(len(seen), MAX_PROMPTS), len(record.prompts)
     cut = f" The {shown} hardest ones are shown." if shown < len(seen) else ""
+    some = f"{len(seen)} of {total} prompts were" if total > 1 else "The one prompt was"
+    flat = sum(history.never_spread for history in seen)
+    taught = f", and {flat} of these taught nothing each time: their samples all scored alike" if flat else ""
     return (
-        f'<p class="about after">{len(seen)} of {len(record.prompts)} prompts were sampled more than once. The mean '
-        f"total of each time, from the prompt that is now the hardest.{cut}</p>"
-        f'<details data-name="prompts"><summary>The history of {shown} prompts</summary><div class="inside wide-table">'
+        f'<p class="about after">{some} sampled in more than one iteration{taught}. The mean total of each, from the '
+        f"prompt that is now the hardest.{cut}</p>"
+        '<details data-name="prompts"><summary>The history of '
+        f'{"one prompt" if shown == 1 else f"{shown} prompts"}</summary><div class="inside wide-table">'
         f"<table>{head}<tbody>{rows}</tbody></table></div></details>"
     )
 
 
 def _history_row(history: History, span: tuple[float, float], last: int) -> str:
     first, now = history.means[0], history.means[-1]
+    badge = ' <span class="badge place">never spread</span>' if history.never_spread else ""
     way = "" if number(first) == number(now) else " up" if now > first else " down"
     return (
-        f'<tr><td class="prompt-cell"><bdi>{shown_text(history.text)}</bdi></td>'
+        f'<tr><td class="prompt-cell"><bdi>{shown_text(history.text)}</bdi>{badge}</td>'
         f'<td class="right optional">{len(history.means)}</td><td>{_spark(history, span, last)}</td>'
         f'<td class="right">{number(first)}</td><td class="right{way}">{number(now)}</td></tr>'
     )

@@ -18,6 +18,7 @@ MAY_CHANGE = (
     "rollout.devices",  # where the next iteration is sampled
     "rollout.saved_every",  # for people to look at
     "evaluation.stop_after",
+    "evaluation.max_kl",
     "data",  # threads, and what they may hold
     *DESCRIBING,
 )

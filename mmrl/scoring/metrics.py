@@ -125,12 +125,37 @@ def score_metrics(scores: Scores, is_degenerate: Tensor) -> dict[str, float]:
         "reward/failed": float(num_failed(scores)),
         "groups/degenerate": _share(is_degenerate, scores.group),
     }
+    metrics |= {f"reward/{name}/share": share for name, share in variance_shares(scores).items()}
     for name, values in zip(scores.names, scores.values.unbind(1), strict=True):
         judged = ~values.isnan() & ~scores.is_control
         metrics |= mean_and_std(f"reward/{name}", values, scores.share_of(judged))
         metrics[f"reward/{name}/failed"] = float((values.isnan() & ~scores.is_control).sum())
         metrics[f"reward/{name}/constant_groups"] = _share(constant_groups(values, scores.group, judged), scores.group)
     return metrics
+
+
+def variance_shares(scores: Scores) -> dict[str, float]:
+    """Returns what each reward that counts makes of the variance of the weighted sum within groups, by its name.
+
+    cov(w_k r_k, sum of w r) / var(sum of w r), both without their group's mean. The shares sum to 1; that of a reward
+    that pulls against the others is negative. An episode counts once. Nothing where one reward counts, where a mix
+    makes another total than the sum, and where nothing varies.
+    """
+    counted = [column for column, weight in enumerate(scores.weights) if weight != 0]
+    if len(counted) < 2:
+        return {}
+    if scores.mix is not None and not torch.equal(scores.total[scores.valid], scores.weighted_sum[scores.valid]):
+        return {}
+    share = scores.share[:, None]  # [B, 1]
+    worth = scores.values[:, counted].double() * torch.tensor([scores.weights[column] for column in counted]).double()
+    worth = torch.where(share > 0, worth, 0.0)
+    sums, sizes = (group_sum(values, scores.group) for values in (share * worth, share))
+    away = torch.where(share > 0, worth - sums / sizes.clamp(min=1e-300), 0.0)  # [B, R]
+    products = (share * away * away.sum(1, keepdim=True)).sum(0)
+    whole, size = float(products.sum()), float((share * worth.square()).sum())
+    if whole <= 1e-12 * size:  # the rounding of a mean
+        return {}
+    return {scores.names[column]: float(part) / whole for column, part in zip(counted, products, strict=True)}
 
 
 def mean_and_std(name: str, values: Tensor, share: Tensor) -> dict[str, float]:

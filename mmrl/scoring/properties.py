@@ -6,12 +6,13 @@ or points; images and videos sharpness, saturation and brightness; videos motion
 
 from collections.abc import Mapping, Sequence
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.functional import interpolate, pad
 
 from mmrl.core.data import Outputs, Rollout, Scores
-from mmrl.core.numerics import group_mean
+from mmrl.core.numerics import group_numbers
 from mmrl.parsing.answers import ParseError, count_places
 from mmrl.scoring.metrics import mean_and_std, plain_total
 
@@ -30,9 +31,11 @@ DIVERSITY = "diversity"  # of a group: a correlation within groups says nothing 
 def properties_of(rollout: Rollout) -> dict[str, Tensor]:
     """Returns the properties of the samples of a rollout that holds whole groups, by name."""
     outputs = rollout.outputs
+    if rollout.num_samples == 0:
+        return {}
     measured = _joined([_measured(one) for one in outputs.each or (outputs,)])
     thumbnails = measured.pop("thumbnails", None)  # [B, D]
-    place = rollout.group * (int(rollout.turn.max()) + 1 if len(rollout.turn) else 1) + rollout.turn
+    place = group_numbers(rollout.group) * (int(rollout.turn.max()) + 1) + rollout.turn
     members = [((place == one) & ~rollout.is_control).nonzero()[:, 0] for one in place.unique()]
     if thumbnails is not None:
         measured[DIVERSITY] = distances(thumbnails, members)
@@ -181,18 +184,22 @@ def property_metrics(scores: Scores, properties: Properties) -> dict[str, float]
     `follows/REWARD/NAME` and, of the total, `follows/NAME` are the correlations of `within_groups`.
     """
     rewards = {f"{name}/": values for name, values in zip(scores.names, scores.values.unbind(1), strict=True)}
-    metrics: dict[str, float] = {}
+    rewards = {"": plain_total(scores), **rewards}
+    group, metrics = group_numbers(scores.group), dict[str, float]()
+    members = ~scores.is_control
+    share = scores.share_of(members)
     for name, values in properties.items():
-        measured = ~values.isnan() & ~scores.is_control
-        numbers = mean_and_std(f"samples/{name}", values, scores.share_of(measured))
+        measured = ~values.isnan() & members
+        own = share if torch.equal(measured, members) else scores.share_of(measured)
+        numbers = mean_and_std(f"samples/{name}", values, own)
         if name == DIVERSITY:
             if numbers:  # a group's number has no spread of its own
                 metrics[f"samples/{name}"] = numbers[f"samples/{name}/mean"]
             continue
         metrics |= numbers
-        for reward, scored in {"": plain_total(scores), **rewards}.items():
-            counted = measured & ~scored.isnan() & (scores.valid if reward == "" else ~scores.is_control)
-            follows = within_groups(scored, values, scores.group, counted)
+        for reward, scored in rewards.items():
+            counted = measured & ~scored.isnan() & (scores.valid if reward == "" else members)
+            follows = within_groups(scored, values, group, counted)
             if follows is not None:
                 metrics[f"follows/{reward}{name}"] = follows
     return metrics
@@ -205,14 +212,15 @@ def within_groups(one: Tensor, two: Tensor, group: Tensor, counted: Tensor) -> f
     one of the two has no spread within groups.
 
     Args:
-        one, two: [B]; those of samples that are not counted may be NaN. group: [B] integer ids. counted: [B] bool.
+        one, two: [B]; those of samples that are not counted may be NaN. group: [B] numbers from 0. counted: [B] bool.
     """
     if int(counted.sum()) < FEWEST:
         return None
-    centred = []
-    for values in (one.double(), two.double()):
-        deviations = (values - group_mean(values, group, counted))[counted]
-        if float(deviations.abs().max()) <= LEVEL * float(values[counted].abs().max()):
+    place, centred = group[counted].numpy(), []
+    sizes = np.bincount(place).clip(min=1)
+    for values in (one[counted].double().numpy(), two[counted].double().numpy()):
+        deviations = values - (np.bincount(place, values) / sizes)[place]  # exactly 0 where float32 values are equal
+        if np.abs(deviations).max() <= LEVEL * np.abs(values).max():
             return None
-        centred.append(deviations / deviations.norm())
-    return float((centred[0] * centred[1]).sum().clamp(-1, 1))
+        centred.append(deviations / np.linalg.norm(deviations))
+    return float(np.clip(centred[0] @ centred[1], -1, 1))

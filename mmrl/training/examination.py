@@ -115,7 +115,7 @@ class Examination:
                 if has_parts and "reference" in updater.loss.needs:
                     with policy.weights("reference"):
                         reference = policy.forward(rollout, piece)
-                    seen.setdefault("reference", []).append(_entries(now.log_ratio(reference), inside))  # type: ignore
+                    seen.setdefault("reference", []).append(_entries(now.log_ratio(reference), inside))  # type: ignore[arg-type]
         return {name: torch.cat(parts) if parts else torch.zeros(0) for name, parts in seen.items()}
 
     def _gradients(

@@ -13,10 +13,12 @@ from typing import Any
 
 import torch
 from PIL import Image
+from torch import Tensor
 
 from mmrl.core.contracts import Keeping, Modality, RunError, Sampler
 from mmrl.core.data import Outputs, Prompt, Rollout, Scores, WeightsName
 from mmrl.core.keys import GroupKey, generator, prompt_index_of
+from mmrl.core.numerics import group_max, group_sum
 from mmrl.media.mp4 import Sound, Video, frames_of
 from mmrl.media.pictures import Picture, Role
 from mmrl.parsing.actions.action import Action
@@ -186,6 +188,8 @@ def _result(scores: Scores, samples: list[SavedSample], kinds: Sequence[str] = (
     score = float((total * share).sum() / share.sum())
     error = float((share * (total - score).square()).sum().sqrt() / share.sum())  # std / sqrt(N)
     metrics = {"held_out/score": score, "held_out/standard_error": error, "held_out/failed": float(num_failed(scores))}
+    if (best := _mean_of_best(scores, total * share)) is not None:
+        metrics["held_out/best_of_prompt"] = best
     kind_of = [kinds[number] for number in prompt_index_of(scores.group).tolist()] if kinds else []
     for kind in sorted(set(kind_of)):
         own = torch.tensor([one == kind for one in kind_of])
@@ -194,6 +198,32 @@ def _result(scores: Scores, samples: list[SavedSample], kinds: Sequence[str] = (
     for name, column in zip(scores.names, scores.values.unbind(1), strict=True):
         metrics |= mean_and_std(f"held_out/{name}", column, scores.share_of(~column.isnan() & ~scores.is_control))
     return Result(score, metrics, samples)
+
+
+def _mean_of_best(scores: Scores, worth: Tensor) -> float | None:
+    """Returns the mean over prompts of the best sample's score: pass@k of rewards that are 0 or 1, with k samples each.
+
+    Episodes count as one sample, and what could not be judged as none. None where no prompt has two samples.
+
+    Args:
+        worth: [B] float64: the totals, by the share that a turn has of its episode; 0 for what was not judged.
+    """
+    ends = (scores.share > 0).nonzero()[:, 0]
+    if len(ends) == 0:
+        return None
+    rows = ends[_firsts(scores.episode[ends])]  # one of each judged episode
+    group = prompt_index_of(scores.group[rows])
+    if len(group.unique()) == len(group):
+        return None
+    best = group_max(group_sum(worth, scores.episode)[rows], group)
+    return float(best[_firsts(group)].mean())
+
+
+def _firsts(numbers: Tensor) -> Tensor:
+    """Returns the first place of each different number of [B]."""
+    different, place = numbers.unique(return_inverse=True)
+    rows = torch.arange(len(numbers))
+    return rows.new_full((len(different),), len(numbers)).scatter_reduce(0, place, rows, "amin")
 
 
 def saved_sample(rollout: Rollout, row: int, scores: dict[str, float]) -> SavedSample:

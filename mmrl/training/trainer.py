@@ -1,5 +1,6 @@
 """The training loop: collect groups, score, update, evaluate, save. It knows no modality and no algorithm by name."""
 
+import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -30,6 +31,7 @@ from mmrl.prompts.stream import template_metrics
 from mmrl.reporting.tracking import Tracking
 from mmrl.run_directory.checkpoint_files import path_of
 from mmrl.run_directory.saved_state import Progress, check_state
+from mmrl.scoring.answer_metrics import format_metrics, likelihood_metrics
 from mmrl.scoring.metrics import degenerate_groups, score_metrics
 from mmrl.system.errors import HangError
 from mmrl.system.out_of_memory import Result, in_halves, random_state, set_random_state
@@ -52,6 +54,7 @@ from mmrl.training.replay import Replay
 from mmrl.training.rollouts import Collected, Collector
 from mmrl.training.update import OldSource, StepMetrics, Updater, mean_metrics, select_groups, views_of
 
+log = logging.getLogger(__name__)
 OF_REWARD = "reward/"  # begins the name of a stateful reward
 
 
@@ -138,6 +141,7 @@ class Trainer:
             now.iteration += 1
             now.idle += int(metrics["groups/degenerate"] == 1)
             now.falling += int(both_fell(metrics))
+            now.add_kl(metrics.get("loss/kl"))
             metrics["time/iteration"] = time.perf_counter() - started
             with self.processes.lockstep():
                 self._log(metrics)
@@ -159,6 +163,14 @@ class Trainer:
                 self._timed_save()
                 self._notify("on_save")
                 is_stopping = is_stopping or self._is_stopping()  # a stop that comes now loses nothing
+        if self.processes.is_main and now.is_far(self.config):
+            log.warning(
+                "the run ends at iteration %d: its KL to the reference was above evaluation.max_kl in %d iterations in "
+                "a row, and is %.3g",
+                now.iteration,
+                len(now.kl),
+                now.kl[-1],
+            )
         return is_done and not self._awaits_evaluation(is_done)
 
     def end(self, is_complete: bool) -> None:
@@ -313,11 +325,12 @@ class Trainer:
         sampled, rollout_memory = time.perf_counter(), self.memory.end()
         scores, min_spread = collected.scores, self.config.groups.min_spread
         is_degenerate = degenerate_groups(scores, self.advantage, collected.paths, min_spread)
-        metrics = score_metrics(scores, is_degenerate)
+        metrics = score_metrics(scores, is_degenerate) | likelihood_metrics(scores, collected.paths)
+        metrics |= format_metrics(scores, self._formats(collected))
         recording = self._record(collected, is_degenerate, iteration + 1)
         scorer = self.collector.scorer
         metrics |= collected.metrics | scorer.changing_weights(iteration) | scorer.spent()
-        metrics |= template_metrics(self.config.prompts)
+        metrics |= template_metrics(self.config.prompts) | {"prompts/passes": self.collector.prompts.passes}
         for name, plugin in self.stateful.items():
             plugin.update(scores.of(name.removeprefix(OF_REWARD)) if name.startswith(OF_REWARD) else scores)
         metrics |= scorer.fit()
@@ -335,6 +348,13 @@ class Trainer:
         metrics |= self._memory(rollout_memory)
         update = time.perf_counter() - sampled - recording
         return metrics | {"time/rollout": sampled - started, "time/recording": recording, "time/update": update}
+
+    def _formats(self, collected: Collected) -> list[str | None]:
+        """Returns the format of each sample's answer, of all processes in the order of the scores; None without one."""
+        formats: list[str | None] = [None] * len(collected.scores.group)
+        for row, name in self.processes.gather(group_records.formats_of(collected)):
+            formats[row] = name
+        return formats
 
     def _record(self, collected: Collected, is_degenerate: Tensor, iteration: int) -> float:
         """Writes the groups of an iteration, counted from 1, and samples of some; returns the seconds that it took."""

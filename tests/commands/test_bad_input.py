@@ -110,6 +110,17 @@ def test_a_wrong_setting_is_named_with_what_is_right(cli: CommandLine, override:
             "evaluation.weights is 'averaged', but there is no averaging; set averaging.decay",
         ),
         ("policy_gradient", ["evaluation.weights=old"], "loss 'grpo' keeps no old weights"),
+        ("nft", ["evaluation.max_kl=0.1"], "evaluation.max_kl needs the KL to the reference"),
+        (
+            "policy_gradient",
+            ["evaluation.max_kl=0.1"],
+            "its kl_coef must be above 0 (got 0) and its kl_to reference (got",
+        ),
+        (
+            "policy_gradient",
+            ["evaluation.max_kl=0.1", "loss.kl_coef=0.1", "loss.kl_to=averaged", "averaging={decay: 0.9}"],
+            "its kl_coef must be above 0 (got 0.1) and its kl_to reference (got averaged)",
+        ),
         ("policy_gradient", ["advantage={name: rloo}", "group_size=1"], "group_size must be at least 2, got 1"),
         (
             "policy_gradient",

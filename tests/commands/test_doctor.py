@@ -1,13 +1,13 @@
 """`mmrl doctor`: of a config, of a run, on twins; what it prints, and what it leaves behind."""
 
 import json
+import tempfile
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
 from mmrl.cli import app
-from mmrl.commands import doctor as command
 from mmrl.commands.doctor import _with_names, doctor, said
 from mmrl.core.contracts import ConfigError
 from mmrl.reporting.findings import Finding
@@ -73,6 +73,6 @@ def test_two_processes_say_one_list(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_the_folder_of_the_run_is_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(command.tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     doctor("lab/grpo", SHORT)
     assert not list(tmp_path.glob("mmrl*"))

@@ -54,7 +54,6 @@ TWO_REWARDS = f"rewards=[{{name: shapes, measure: graded}}, {{name: python, func
 WITH_KL = ("loss.kl=k3", "loss.kl_coef=1.0e-6")
 FEW_WANTED = ("groups.degenerate=refill", "groups.max_refills=1", "groups.mean_between=[0.45,0.5]")
 POLICIES = "modality.name=tests.diagnosis.planted_policies"
-SAME_JUDGE = ("evaluation.rewards=[{name: shapes, measure: graded}]",)
 LATE = ("sampler.share_noise=true", "sampler.window={mode: range, first: 4, last: 5}")
 TO_THE_CORNER = (paid_by("corner"), "optimizer.learning_rate=5e-4")
 LONGER = (paid_by("long"), "optimizer.learning_rate=1e-3")
@@ -238,10 +237,9 @@ FAULTS = (
     ),
     Fault(
         "rollouts_worse_than_evaluation",
-        "flow_grpo issue 182: 10 steps without guidance in training, 40 in the evaluation",
-        ("sampler.num_steps=3",),
-        (Lab("lab/flow_grpo", SAME_JUDGE), Lab("lab/grpo")),
+        "flow_grpo issue 182: training samples by other means than the evaluation, and what they give is noise",
         ("sampler.temperature=4.0",),
+        (Lab("lab/grpo"), Lab("quickstart_grounding")),
     ),
     Fault(
         "warmup_too_long",
@@ -266,5 +264,17 @@ FAULTS = (
         "modality.sharing: a group's prompt with its image is computed for every answer, as trainers of others do",
         ("modality.sharing=none",),
         (Lab("lab/grpo"), Lab("quickstart_grounding")),
+    ),
+    Fault(
+        "samples_degrade",
+        "docs/curves.md, jpeg: pictures become empty while the reward rises",
+        ("rewards=[{name: jpeg_size}]",),
+        (Lab("quickstart", iterations=2), Lab("lab/flow_grpo", iterations=2)),
+    ),
+    Fault(
+        "reward_follows_length",
+        "Singhal et al. 2023, arXiv 2310.03716: length is most of what a reward model pays for",
+        LONGER,
+        (Lab("lab/grpo", WARM), Lab("quickstart_grounding", WARM)),
     ),
 )

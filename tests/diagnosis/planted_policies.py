@@ -27,7 +27,7 @@ def shifted(outputs: Any, by: Any) -> Any:
 class Dropping(Gui):
     """Evaluates with dropout, each time with another."""
 
-    def forward(self, rollout: Rollout, view: View) -> ForwardOutputs:
+    def forward(self, rollout: Rollout, view: View) -> TokenDecisions:
         return shifted(super().forward(rollout, view), lambda values: 0.1 * torch.randn_like(values))  # type: ignore[no-any-return]
 
 
@@ -48,13 +48,17 @@ class WithDropout(Gui):
         network.register_forward_hook(dropped)
 
 
+def _up(outputs: TokenDecisions) -> TokenDecisions:
+    return shifted(outputs, lambda values: torch.full_like(values, 0.1))  # type: ignore[no-any-return]
+
+
 @dataclass
 class SharesWrongly(Gui):
     """Evaluates answers that share their prompt to other log-probs."""
 
     def forward(self, rollout: Rollout, view: View) -> TokenDecisions:
         outputs = super().forward(rollout, view)
-        return outputs if self.sharing_mode == "none" else shifted(outputs, lambda values: torch.full_like(values, 0.1))  # type: ignore[no-any-return]
+        return outputs if self.sharing_mode == "none" else _up(outputs)
 
 
 @dataclass
@@ -69,7 +73,7 @@ class SampledOtherwise(StableDiffusion3):
 class OtherReference(Gui):
     """Has another model for its reference."""
 
-    def forward(self, rollout: Rollout, view: View) -> ForwardOutputs:
+    def forward(self, rollout: Rollout, view: View) -> TokenDecisions:
         outputs = super().forward(rollout, view)
         if self.weights._placed != "reference":
             return outputs

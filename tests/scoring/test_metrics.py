@@ -2,7 +2,9 @@
 
 import math
 from dataclasses import replace
+from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -11,7 +13,8 @@ from mmrl.advantages.turn_returns import TurnReturns
 from mmrl.core.data import Scores
 from mmrl.mixes.advantage_weighted import AdvantageWeighted
 from mmrl.mixes.gdpo import Gdpo
-from mmrl.scoring.metrics import advantages_of, constant_groups, degenerate_groups, score_metrics
+from mmrl.mixes.weighted_sum import WeightedSum
+from mmrl.scoring.metrics import advantages_of, constant_groups, degenerate_groups, score_metrics, variance_shares
 from tests.parameters import in_one_test
 
 
@@ -110,3 +113,59 @@ def test_advantages_of_each_reward_alone_are_summed_and_tell_equal_sums_apart() 
     assert advantages_of(mixed, one, None).tolist() == [1, -1, -2, 2]
     assert advantages_of(plain, one, None).tolist() == [0, 0, -2, 2]
     assert mixed.total.tolist() == [3, 1, 0, 4]
+
+
+def shares_by_numpy(values: Any, weights: Any, group: Any, counted: Any) -> Any:
+    """The covariance of each part with the total over its variance, group by group."""
+    worth = (values * weights)[counted]
+    group = group[counted]
+    for one in set(group.tolist()):
+        worth[group == one] -= worth[group == one].mean(0)
+    covariance = np.cov(np.column_stack([worth, worth.sum(1)]).T, bias=True)
+    return covariance[:-1, -1] / covariance[-1, -1]
+
+
+def test_the_shares_of_the_variance_are_those_of_numpy_and_sum_to_one() -> None:
+    generator = np.random.default_rng(3)
+    values, group = generator.normal(size=(24, 3)) * [1.0, 3.0, 0.2], np.repeat([5, 1, 8, 2], 6)
+    values += 40.0 * group[:, None]  # what groups differ by says nothing
+    weights, valid = (1.0, -0.5, 2.0), np.arange(24) % 7 != 3
+    filled = np.where(valid[:, None], values, math.nan)
+    none = torch.arange(24)
+    made = Scores(
+        torch.tensor(np.column_stack([filled, filled[:, 0]])).float(),
+        *(("a", "b", "c", "watched"), (*weights, 0.0)),
+        *(torch.tensor(valid), torch.tensor(group)),
+        episode=none,
+        turn=torch.zeros(24).long(),
+    )
+    shares = variance_shares(made)
+    assert list(shares) == ["a", "b", "c"] and sum(shares.values()) == pytest.approx(1)
+    np.testing.assert_allclose(list(shares.values()), shares_by_numpy(values, weights, group, valid), rtol=1e-4)
+    assert score_metrics(made, torch.zeros(24).bool())["reward/b/share"] == shares["b"]
+    order = torch.randperm(24, generator=torch.Generator().manual_seed(0))
+    assert variance_shares(made.select(order)) == pytest.approx(shares)
+
+
+def test_an_episode_counts_once_in_the_shares() -> None:
+    """A group of two episodes, one of them with three turns of the same numbers: the same as two samples."""
+    rows = torch.tensor([[1.0, 0.0], [1.0, 0.0], [1.0, 0.0], [0.0, 0.25]])
+    all_of, group = torch.ones(4).bool(), torch.zeros(4).long()
+    turns = Scores(
+        rows, ("a", "b"), (1.0, 1.0), all_of, group, episode=torch.tensor([0, 0, 0, 1]), turn=torch.arange(4)
+    )
+    assert variance_shares(turns) == pytest.approx({"a": 4 / 3, "b": -1 / 3})  # of 1, -1/4 and 3/4
+
+
+def test_no_shares_without_spread_or_with_one_reward_or_another_total() -> None:
+    def made(values: list[list[float]], weights: tuple[float, ...] = (1.0, 1.0), mix: Any = None) -> Scores:
+        none = torch.arange(len(values))
+        zeros = torch.zeros_like(none)
+        rows = torch.tensor(values)
+        return Scores(rows, ("a", "b"), weights, rows[:, 0] > -9, zeros, episode=none, turn=zeros, mix=mix)
+
+    assert variance_shares(made([[0.1, 0.7]] * 3)) == {}
+    assert variance_shares(made([[0.0, 1.0], [1.0, 0.0]])) == {}  # the total is level
+    assert variance_shares(made([[0.0, 1.0], [1.0, 1.0]], (1.0, 0.0))) == {}
+    assert variance_shares(made([[0.0, 1.0], [1.0, 3.0]], mix=Gdpo())) == {}
+    assert variance_shares(made([[0.0, 1.0], [1.0, 3.0]], mix=WeightedSum())) == pytest.approx({"a": 1 / 3, "b": 2 / 3})

@@ -149,6 +149,8 @@ def test_an_answer_that_is_too_long_to_look_at_has_no_number_of_boxes() -> None:
 
 def test_samples_without_outputs_have_no_properties() -> None:
     assert properties_of(rollout_of(Outputs(), [])) == {}
+    assert properties_of(rollout_of(Outputs(images=torch.zeros(0, 3, 4, 4)), [])) == {}
+    assert properties_of(rollout_of(Outputs(), [0, 0])) == {}
 
 
 def test_joined_properties_are_nan_where_a_part_has_none() -> None:

@@ -92,9 +92,21 @@ def test_the_score_is_the_mean_over_all_samples() -> None:
         "held_out/score": statistics.fmean(sums),
         "held_out/standard_error": statistics.pstdev(sums) / len(sums) ** 0.5,
         "held_out/failed": 0.0,
+        "held_out/best_of_prompt": statistics.fmean(max(group) for group in answers(ToyTokens())),
         "held_out/sum/mean": statistics.fmean(sums),
         "held_out/sum/std": statistics.pstdev(sums),
     })  # fmt: skip
+
+
+def test_the_best_of_a_prompt_is_that_of_its_judged_episodes() -> None:
+    """Prompt 0: episodes of 1 and 3 turns worth 0.5 and (0.3 + 0.6 + 0.9) / 3; prompt 4: one was not judged."""
+    values = torch.tensor([[0.5], [0.3], [0.6], [0.9], [0.2], [9.0]])
+    valid = torch.tensor([True] * 5 + [False])
+    group, episode = torch.tensor([0, 0, 0, 0, 4, 4]), torch.tensor([7, 2, 2, 2, 3, 5])
+    scores = Scores(values, ("a",), (1.0,), valid, group, episode=episode, turn=torch.tensor([0, 0, 1, 2, 0, 0]))
+    assert _result(scores, []).metrics["held_out/best_of_prompt"] == pytest.approx((0.6 + 0.2) / 2)
+    alone = scores.select(torch.tensor([0, 4]))
+    assert "held_out/best_of_prompt" not in _result(alone, []).metrics
 
 
 @pytest.mark.parametrize("chunk", [1, 2, 100])

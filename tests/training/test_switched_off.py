@@ -17,14 +17,14 @@ class Network(nn.Module):
         torch.manual_seed(0)
         self.base = nn.Linear(64, 64).to(torch.bfloat16).requires_grad_(False)
         self.adapter = nn.Linear(64, 64, bias=False)
-        self.register_buffer("scale", torch.full((), 0.3, dtype=torch.bfloat16))
+        self.scale = nn.Buffer(torch.full((), 0.3, dtype=torch.bfloat16))
         self.fails = False
 
     def forward(self, given: Tensor, *, shifts: Sequence[Tensor]) -> Tensor:
         if self.fails:
             raise ValueError("no such kernel")
         moved = given + shifts[0]
-        return (self.base(moved) + self.adapter(moved)) * self.scale  # type: ignore[no-any-return,operator]
+        return (self.base(moved) + self.adapter(moved)) * self.scale  # type: ignore[no-any-return]
 
 
 def called(network: Network) -> Tensor:

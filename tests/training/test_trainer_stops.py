@@ -119,6 +119,54 @@ def test_a_run_ends_where_its_score_has_not_risen(
     (tmp_path / "metrics.jsonl").unlink()
 
 
+def with_kl(run: Toy, values: Sequence[float | None]) -> None:
+    """Lets a run's iterations have these KLs to the reference, that of iteration 1 first."""
+    learn: Any = run.trainer._learn
+
+    def learned(collected: Any, iteration: int) -> dict[str, float]:
+        kl = values[iteration]
+        return {**learn(collected, iteration), **({} if kl is None else {"loss/kl": kl})}
+
+    run.trainer._learn = learned  # type: ignore[method-assign]
+
+
+@in_one_test(
+    ("values", "ended_at"),
+    [
+        ([0.1, 0.6, 0.7, 0.8, 0.9, 0.9, 0.9, 0.9], 4),  # three in a row
+        ([0.6, 0.7, 0.1, 0.6, 0.7, 0.5, 0.6, 0.7], 8),  # 0.5 is not above 0.5
+        (
+            [0.6, 0.7, float("nan"), None, 0.6, 0.1, 0.1, 0.1],
+            5,
+        ),  # what is no number, or was not measured, counts as nothing
+    ],
+)
+def test_a_run_ends_where_its_kl_stays_above_what_it_may_be(
+    values: list[float | None], ended_at: int, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    evaluation = {"sampler": {"name": "unused"}, "every": 4, "max_kl": 0.5}
+    changes: dict[str, Any] = {"iterations": 8, "checkpoint": {"every": 1, "keep": 9}, "evaluation": evaluation}
+    run = toy(tmp_path, **changes)
+    with_kl(run, values)
+    assert run.trainer.train()
+    assert run.trainer.progress.iteration == run.saved[-1] == run.evaluated[-1] == ended_at
+    assert ("evaluation.max_kl" in caplog.text) == (ended_at < 8)
+    again = toy(tmp_path, **changes)  # from one before: what was measured is in the checkpoint
+    again.trainer.restore(checkpoint.load(tmp_path / "checkpoints" / f"{ended_at - 1:06d}"))
+    with_kl(again, values)
+    assert again.trainer.train() and again.trainer.progress.iteration == ended_at
+    done = toy(tmp_path, **changes)
+    done.trainer.restore(checkpoint.load(tmp_path / "checkpoints" / f"{ended_at:06d}"))
+    assert done.trainer.train() and done.saved == []
+    more = toy(tmp_path, **changes | {"evaluation": evaluation | {"max_kl": 1.0}})  # a resumed run may go farther
+    more.trainer.restore(checkpoint.load(tmp_path / "checkpoints" / f"{ended_at:06d}"))
+    with_kl(more, values)
+    assert more.trainer.train() and more.trainer.progress.iteration == 8
+    shutil.rmtree(tmp_path / "checkpoints")
+    (tmp_path / "metrics.jsonl").unlink()
+    caplog.clear()
+
+
 def test_an_end_by_the_score_needs_evaluations() -> None:
     with pytest.raises(ValueError, match=r"stop_after[\s\S]*`every` must be at least 1"):
         EvaluationSettings.model_validate({"sampler": {"name": "ode"}, "stop_after": 2})
