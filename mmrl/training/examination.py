@@ -156,6 +156,7 @@ class Examination:
         metrics = {
             "doctor/gradient/without": float(len(unmoved)),
             "doctor/gradient/groups": float(len(squares)),
+            "doctor/gradient/even": evenness(squares),
         }
         ratio, scale = signal_to_noise(sum_square, squares), noise_scale(sum_square, squares)
         metrics |= {} if ratio is None else {"doctor/gradient/signal_to_noise": ratio}
@@ -189,6 +190,19 @@ def noise_scale(sum_square: float, squares: Sequence[float]) -> float | None:
     variance = (sum(squares) - n * mean_square) / (n - 1)
     signal = mean_square - variance / n
     return variance / signal if signal > 1e-12 * mean_square else None
+
+
+def evenness(squares: Sequence[float]) -> float:
+    """Returns how many groups of n count in the sum of |g_i|^2, as a share: (sum of x)^2 / (n * sum of x^2).
+
+    1 where all gradients are of one size, 1 / n where one group has all; 0 where there is no gradient. Where few groups
+    count, their agreement says little.
+    """
+    scale = max(squares)
+    if scale == 0:
+        return 0.0
+    parts = [one / scale for one in squares]
+    return sum(parts) ** 2 / (len(parts) * sum(part**2 for part in parts))
 
 
 def _inputs(updater: Updater, rollout: Rollout | None) -> dict[str, float]:

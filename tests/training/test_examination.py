@@ -13,7 +13,7 @@ import torch
 from mmrl.commands.train import train
 from mmrl.reporting.metric_names import VARYING
 from mmrl.run_directory import start
-from mmrl.training.examination import Examination, _inputs, _waits, noise_scale, signal_to_noise
+from mmrl.training.examination import Examination, _inputs, _waits, evenness, noise_scale, signal_to_noise
 from mmrl.training.processes import Processes
 from tests.diagnosis.faults import POLICIES
 from tests.process_runs import in_processes
@@ -53,6 +53,13 @@ def test_the_noise_scale_is_the_variance_of_a_group_over_the_square_of_the_true_
         found.append(noise_scale(float((gradients.sum(0) ** 2).sum()), squares))
     assert np.mean([one for one in found if one is not None]) == pytest.approx(1600 / 25, rel=0.05)
     assert noise_scale(0.0, [1.0, 1.0]) is None  # opposite gradients
+
+
+def test_the_evenness_of_gradients_is_the_share_of_groups_that_count() -> None:
+    assert evenness([3.0] * 8) == pytest.approx(1) and evenness([0.0, 5.0, 0.0, 0.0]) == pytest.approx(1 / 4)
+    assert evenness([1e-300, 1e-300]) == pytest.approx(1) and evenness([0.0, 0.0]) == 0
+    squares = np.array([0.1, 2.0, 0.7])
+    assert evenness(list(squares)) == pytest.approx(squares.sum() ** 2 / (3 * (squares**2).sum()))
 
 
 def test_the_first_factor_of_a_new_adapter_waits_for_the_second() -> None:
