@@ -1,6 +1,6 @@
 """What `mmrl doctor CONFIG` measures in the first iterations of a run, beside what every run logs."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -10,7 +10,6 @@ from torch import Tensor
 
 from mmrl.core.contracts import Cutting, LossBatch, Modality
 from mmrl.core.data import Rollout
-from mmrl.core.forward_outputs import GaussianDecisions, TokenDecisions
 from mmrl.core.keys import GroupKey
 from mmrl.core.views import View
 from mmrl.system.out_of_memory import random_state, set_random_state
@@ -79,30 +78,21 @@ class Examination:
 
     @torch.no_grad()
     def _log_ratios(self, updater: Updater, collected: Collected, batch: LossBatch) -> Ratios:
-        """Returns the log-ratios of decisions that the update evaluates to those that were recorded, and other pairs.
+        """Returns the log-ratios of decisions that the update evaluates to those that were recorded, and, the first
+        time, other pairs.
 
         `again`: evaluated twice. `alone`: call by call, against all at once. `reference`: against the reference.
         """
-        policy, rollout = updater.policy, collected.rollout
+        rollout = collected.rollout
         assert rollout is not None, "a batch is of a rollout"
         found: dict[str, list[Tensor]] = {"recorded": []}
-        key = GroupKey(self.seed, 0, 0)
         rows, part = select_groups(batch, collected.kept[:GROUPS])
-        for view in views_of(updater.loss, rollout, rows, part, key):
-            pieces = micro_batches(policy, rollout, view, updater.micro_batch)
-            for number, piece in enumerate(pieces):
-                inside = piece.weight(rollout) > 0
-                now, recorded = policy.forward(rollout, piece), policy.recorded(rollout, piece)
-                assert isinstance(now, TokenDecisions | GaussianDecisions), "the kind of the loss is decisions"
-                found["recorded"].append(_entries(now.log_ratio(recorded), inside))  # type: ignore[arg-type]
-                if self._evaluated is None and number == 0:
-                    again = policy.forward(rollout, piece)
-                    found.setdefault("again", []).append(_entries(again.log_ratio(now), inside))  # type: ignore
-                    found.setdefault("alone", []).append(_alone(policy, rollout, piece))
-                if self._evaluated is None and "reference" in updater.loss.needs:
-                    with policy.weights("reference"):
-                        reference = policy.forward(rollout, piece)
-                    found.setdefault("reference", []).append(_entries(now.log_ratio(reference), inside))  # type: ignore
+        for view in views_of(updater.loss, rollout, rows, part, GroupKey(self.seed, 0, 0)):
+            for number, piece in enumerate(micro_batches(updater.policy, rollout, view, updater.micro_batch)):
+                others = {"reference"} & updater.loss.needs if self._evaluated is None else set()
+                others |= {"again", "alone"} if self._evaluated is None and number == 0 else set()
+                for name, ratios in _compared(updater.policy, rollout, piece, others).items():
+                    found.setdefault(name, []).append(ratios)
         return {name: torch.cat(parts) if parts else torch.zeros(0) for name, parts in found.items()}
 
     def _gradients(
@@ -163,17 +153,32 @@ def _inputs(policy: Modality, rollout: Rollout) -> dict[str, float]:
     return metrics
 
 
+def _compared(policy: Modality, rollout: Rollout, piece: View, others: Set[str]) -> Ratios:
+    """Returns the log-ratios of the decisions of a piece of a view to the recorded ones, and those of `others`."""
+    inside = piece.weight(rollout) > 0
+    now: Any = policy.forward(rollout, piece)  # decisions, as the kind of the loss says
+    found: Ratios = {"recorded": now.log_ratio(policy.recorded(rollout, piece))}
+    if "again" in others:
+        again: Any = policy.forward(rollout, piece)
+        found["again"] = again.log_ratio(now)
+    if "reference" in others:
+        with policy.weights("reference"):
+            found["reference"] = now.log_ratio(policy.forward(rollout, piece))
+    entries = {name: _entries(ratios, inside) for name, ratios in found.items()}
+    return entries | ({"alone": _alone(policy, rollout, piece)} if "alone" in others else {})
+
+
 def _alone(policy: Modality, rollout: Rollout, piece: View) -> Tensor:
     """Returns log-ratios of decisions that are evaluated call by call, to those evaluated together."""
     few = piece.split(CALLS)[0]
-    inside = few.weight(rollout) > 0
-    together: Any = policy.forward(rollout, few)
-    at_once = together.log_ratio(policy.recorded(rollout, few))
-    one_by_one = torch.zeros_like(at_once)
-    for one in few.split(1):
-        alone: Any = policy.forward(rollout, one)
-        one_by_one += alone.log_ratio(policy.recorded(rollout, one))
-    return _entries(one_by_one - at_once, inside)
+    together, *alone = (_log_ratio(policy, rollout, one) for one in (few, *few.split(1)))  # 0 outside of a view
+    return _entries(torch.stack(alone).sum(0) - together, few.weight(rollout) > 0)
+
+
+def _log_ratio(policy: Modality, rollout: Rollout, view: View) -> Tensor:
+    now: Any = policy.forward(rollout, view)
+    ratios: Tensor = now.log_ratio(policy.recorded(rollout, view))
+    return ratios
 
 
 def _entries(values: Tensor, inside: Tensor) -> Tensor:

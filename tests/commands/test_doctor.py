@@ -7,7 +7,6 @@ import pytest
 from typer.testing import CliRunner
 
 from mmrl.cli import app
-from mmrl.commands import doctor as command
 from mmrl.commands.doctor import doctor, said
 from mmrl.core.contracts import ConfigError
 from mmrl.reporting.findings import Finding
@@ -51,6 +50,6 @@ def test_the_worst_is_said_first_and_nothing_is_said_in_a_sentence() -> None:
 
 @pytest.mark.slow
 def test_the_folder_of_the_run_is_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(command.tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     doctor("lab/grpo", SHORT)
     assert not list(tmp_path.glob("mmrl*"))

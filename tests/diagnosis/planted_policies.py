@@ -26,7 +26,7 @@ def shifted(outputs: Any, by: Any) -> Any:
 class Dropping(Gui):
     """Evaluates with dropout, each time with another."""
 
-    def forward(self, rollout: Rollout, view: View) -> ForwardOutputs:
+    def forward(self, rollout: Rollout, view: View) -> TokenDecisions:
         return shifted(super().forward(rollout, view), lambda values: 0.1 * torch.randn_like(values))  # type: ignore[no-any-return]
 
 
@@ -42,7 +42,7 @@ class SampledOtherwise(StableDiffusion3):
 class OtherReference(Gui):
     """Has another model for its reference."""
 
-    def forward(self, rollout: Rollout, view: View) -> ForwardOutputs:
+    def forward(self, rollout: Rollout, view: View) -> TokenDecisions:
         outputs = super().forward(rollout, view)
         if self.weights._placed != "reference":
             return outputs
