@@ -281,7 +281,8 @@ def sample(
         number = count or (4 if prompts else 1)
         request = Request(source, number, seed, which, checkpoint, sampler, score, overrides or [])
         sampled = sample_file(request, prompts, folder) if prompts else sample_tasks(request, task or [], folder)
-        print(sampled)
+        for line in [*(sampled.turns() if task else ()), str(sampled)]:
+            print(line)
         return
     if score:
         raise ConfigError("--score belongs to --prompts or --task; `mmrl score` scores the samples of a --prompt")

@@ -20,7 +20,9 @@ from mmrl.core.keys import GroupKey
 from mmrl.plans.sizes import policy_for
 from mmrl.prompts.filtering import readable, reader_of, warn_cut
 from mmrl.prompts.stream import digest_of, load_prompts, mixture
+from mmrl.reporting.recording import reward_text
 from mmrl.reporting.sampled_page import write_sampled_page
+from mmrl.run_directory import checkpoint_files
 from mmrl.scoring.scorer import Scorer
 from mmrl.system.files import parse_json, read_json, replace_file
 from mmrl.system.progress_bars import Counter
@@ -57,7 +59,7 @@ class Request:
         return {
             "source": str(path) if is_run(self.source) else self.source,
             "settings": hashlib.sha256(settings).hexdigest(),
-            "checkpoint": checkpoint_of(path, self.at).name if is_run(self.source) else None,
+            "checkpoint": checkpoint_files.iteration_of(checkpoint_of(path, self.at)) if is_run(self.source) else None,
             "weights": self.which,
             "sampler": self.by,
             "count": self.count,
@@ -78,8 +80,24 @@ class Sampled:
 
     def __str__(self) -> str:
         before = f", {self.num_before} of them from before" if self.num_before else ""
-        prompts = f"{self.num_prompts} prompt{'s' if self.num_prompts != 1 else ''}"
-        return f"{len(self.entries)} samples of {prompts}{before}: {self.folder / 'index.html'}"
+        samples, prompts = _counted(len(self.entries), "sample"), _counted(self.num_prompts, "prompt")
+        return f"{samples} of {prompts}{before}: {self.folder / 'index.html'}"
+
+    def turns(self) -> list[str]:
+        """Returns the actions of all episodes and their rewards in words, a line each, without those of samples."""
+        lines = []
+        for entry in self.entries:
+            if "turns" in entry:
+                each = [
+                    f"  {place}. {turn['action']}  {reward_text(turn['reward'])}".rstrip()
+                    for place, turn in enumerate(entry["turns"], 1)
+                ]
+                lines += [entry["prompt"], *each, f"  end: {entry['outcome'].replace('_', ' ')}"]
+        return lines
+
+
+def _counted(number: int, what: str) -> str:
+    return f"{number} {what}{'' if number == 1 else 's'}"
 
 
 def sample_file(request: Request, file: str, out: Path) -> Sampled:
@@ -160,17 +178,17 @@ def sample_prompts(request: Request, config: RunConfig, prompts: Sequence[Prompt
         ConfigError: the folder holds anything but samples of this request, a prompt cannot be read by the policy, or
             with `is_scored` a prompt lacks what a reward needs.
     """
-    begun = _begin(out, request.identity(config, prompts))
-    entries = _whole(begun, out, request.count)
+    identity = request.identity(config, prompts)
+    entries = _whole(_entries_before(out, identity), out, request.count)
     missing = [number for number in range(len(prompts)) if number not in entries]
     num_before = sum(map(len, entries.values()))
-    if missing or not (out / "index.html").is_file():
-        _write_index(out, entries)
     if missing:
-        with restored(request.source, request.which, request.at, request.overrides, is_whole=True) as (
-            trainer,
-            weights,
-        ):
+        restoring = restored(request.source, request.which, request.at, request.overrides, is_whole=True)
+        with restoring as (trainer, weights):
+            if identity["checkpoint"] not in (None, trainer.progress.iteration):
+                raise ConfigError(f"{request.source} saved a newer checkpoint meanwhile; give the command again")
+            _refuse(request, trainer, prompts)
+            _begin(out, identity, entries)  # nothing is written before
             for number, listed in _sampled(request, trainer, weights, prompts, missing, out):
                 entries[number] = listed
     every = [entry for number in sorted(entries) for entry in entries[number]]
@@ -185,19 +203,14 @@ def _name(request: Request) -> str:
     return Path(request.source).name or request.source
 
 
-def _begin(out: Path, identity: dict[str, Any]) -> list[dict[str, Any]]:
-    """Returns the entries that a folder of the same request holds, or makes the folder. Raises ConfigError for others.
+def _entries_before(out: Path, identity: dict[str, Any]) -> list[dict[str, Any]]:
+    """Returns the entries that a folder of the same request holds; none of an empty one, or where there is none.
 
-    A last line that a killed process did not finish is left out.
+    A last line that a killed process did not finish is left out. Raises ConfigError for any other folder.
     """
     if out.exists() and not out.is_dir():
         raise ConfigError(f"{out} is no folder; give another with --out")
     if not out.exists() or not any(out.iterdir()):
-        try:
-            out.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise ConfigError(f"nothing can be written to {out}: {error}") from error
-        replace_file(out / REQUEST, (json.dumps(identity, indent=1) + "\n").encode())
         return []
     if not (out / REQUEST).is_file():
         raise ConfigError(f"{out} exists and holds no samples to go on with; give another folder with --out")
@@ -230,6 +243,16 @@ def _whole(entries: Sequence[dict[str, Any]], out: Path, count: int) -> dict[int
     }
 
 
+def _begin(out: Path, identity: dict[str, Any], entries: Mapping[int, Sequence[dict[str, Any]]]) -> None:
+    """Makes the folder, where there is none, with the index of the samples that stay."""
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        replace_file(out / REQUEST, (json.dumps(identity, indent=1) + "\n").encode())
+    except OSError as error:
+        raise ConfigError(f"nothing can be written to {out}: {error}") from error
+    _write_index(out, entries)
+
+
 def _write_index(out: Path, entries: Mapping[int, Sequence[dict[str, Any]]]) -> None:
     lines = [json.dumps(entry) + "\n" for number in sorted(entries) for entry in entries[number]]
     replace_file(out / INDEX, "".join(lines).encode())
@@ -244,16 +267,14 @@ def _sampled(
     out: Path,
 ) -> Iterator[tuple[int, list[dict[str, Any]]]]:
     """Samples the missing prompts; yields the entries of each, by its number, once they are on the disk."""
-    policy, sampler = trainer.policy, sampler_of(trainer, request.by)
-    scorer = trainer.collector.scorer if trainer.evaluator is None else trainer.evaluator.scorer
-    _refuse(trainer, prompts, scorer if request.is_scored else None)
+    policy, sampler, scorer = trainer.policy, sampler_of(trainer, request.by), _scorer(request, trainer)
     warn_cut(policy, [prompts[number] for number in missing], None)
     chunk = max(1, _chunk_samples(trainer) // request.count)
     with policy.weights(weights), Counter.on_stderr("sampling", len(missing)) as counter:
         for start in range(0, len(missing), chunk):
             numbers = missing[start : start + chunk]
             rollout = _rollout(request, trainer, sampler, [(number, prompts[number]) for number in numbers], counter)
-            listed = _entries(rollout, scorer if request.is_scored else None, prompts, request.count, out)
+            listed = _entries(rollout, scorer, prompts, request.count, out)
             if isinstance(policy, Keeping):
                 policy.forget()
             with (out / INDEX).open("a", encoding="utf-8") as index:
@@ -272,9 +293,19 @@ def _chunk_samples(trainer: Trainer) -> int:
     return trainer.collector.chunk * trainer.config.group_size
 
 
-def _refuse(trainer: Trainer, prompts: Sequence[Prompt], scorer: Scorer | None) -> None:
-    """Raises ConfigError for prompts that the policy cannot read, or that the scorer's rewards cannot judge."""
-    policy = trainer.policy
+def _scorer(request: Request, trainer: Trainer) -> Scorer | None:
+    """Returns the scorer of the evaluation, else that of the training; None where nothing is to be scored."""
+    if not request.is_scored:
+        return None
+    return trainer.collector.scorer if trainer.evaluator is None else trainer.evaluator.scorer
+
+
+def _refuse(request: Request, trainer: Trainer, prompts: Sequence[Prompt]) -> None:
+    """Raises ConfigError for another sampler than there is, and for prompts that the policy cannot read, or that the
+    rewards that score cannot judge.
+    """
+    sampler_of(trainer, request.by)
+    policy, scorer = trainer.policy, _scorer(request, trainer)
     reader = reader_of(policy)
     if reader is not None:
         readable(reader, prompts, "--prompts")

@@ -82,7 +82,7 @@ class Recording:
             for number, turn in enumerate(self.turns, 1)
         ]
         if (last := self.last_picture) is not None:
-            cells.append(Cell(last, f"end: {self.outcome}", reward_text(self.total, "sum ")))
+            cells.append(Cell(last, f"end: {self.outcome.replace('_', ' ')}", reward_text(self.total, "sum ")))
         return drawing.filmstrip(cells, legend_of(self.marks, has_rewards=self.total is not None))
 
     def video(self) -> Video:
@@ -99,7 +99,7 @@ class Recording:
             for number, (turn, total) in enumerate(zip(self.turns, self._sums()[1:], strict=True), 1)
         ][: MAX_FRAMES // REPEATS - 1]
         if (last := self.last_picture) is not None:
-            pictures.append(_titled(last, f"end: {self.outcome}", reward_text(self.total, "sum ")))
+            pictures.append(_titled(last, f"end: {self.outcome.replace('_', ' ')}", reward_text(self.total, "sum ")))
         width, height = (max(sides) for sides in zip(*(picture.size for picture in pictures), strict=True))
         frames = torch.stack([_pixels(picture, width, height) for picture in pictures])
         return Video(frames.repeat_interleave(REPEATS, 0), FPS)
@@ -153,15 +153,15 @@ def _place(point: Sequence[float]) -> str:
     return f"({point[0]:.0f}, {point[1]:.0f})"
 
 
-def _titled(picture: Image.Image, left: str, right: str) -> Image.Image:
-    """Returns a picture with a bar of two lines below."""
+def _titled(picture: Image.Image, first: str, second: str) -> Image.Image:
+    """Returns a picture with a bar of two lines above, since players put their controls over the lower edge."""
     size = max(13, picture.width // 36)
     font, line = ImageFont.load_default(size), round(1.6 * size)
     whole = Image.new("RGB", (picture.width, picture.height + 2 * line), PAPER)
-    whole.paste(picture, (0, 0))
+    whole.paste(picture, (0, 2 * line))
     pen = ImageDraw.Draw(whole)
-    for number, text in enumerate((left, right)):
-        at = (size // 2, picture.height + round((number + 0.5) * line))
+    for number, text in enumerate((first, second)):
+        at = (size // 2, round((number + 0.5) * line))
         pen.text(at, drawing.cut(text, picture.width - size, font), fill=INK, font=font, anchor="lm")
     return whole
 

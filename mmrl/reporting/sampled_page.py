@@ -60,10 +60,10 @@ def sampled_page(samples: Sequence[Sample], name: str) -> str:
     """Returns the page of samples, those of one prompt beside each other."""
     episodes = [sample for sample in samples if sample.turns]
     if episodes:
-        what, shown = "episodes", _some_episodes(episodes)
+        what, shown = ("episode", "task"), _some_episodes(episodes)
         sections = _episode_sections(shown)
     else:
-        what, shown = "samples", list(samples[:MAX_SAMPLES])
+        what, shown = ("sample", "prompt"), list(samples[:MAX_SAMPLES])
         sections = [Section("Samples", "samples", "", _by_prompt(shown))]
     num_prompts = len({(sample.prompt, sample.seed) for sample in samples})
     cut = (
@@ -71,7 +71,7 @@ def sampled_page(samples: Sequence[Sample], name: str) -> str:
     )
     header = (
         f'<header><p class="eyebrow">mmrl sample</p><h1>{shown_text(name)}</h1>'
-        f'<p class="lead">{count(len(samples))} {what} of {count(num_prompts)} prompts.{cut}</p>'
+        f'<p class="lead">{_counted(len(samples), what[0])} of {_counted(num_prompts, what[1])}.{cut}</p>'
         f"{_means(samples)}{_legend() if episodes else ''}</header>"
     )
     return loading_nothing(f"{name}, samples", header, sections, own_style=STYLE)
@@ -85,6 +85,10 @@ def mean_scores(samples: Sequence[Sample]) -> dict[str, tuple[float, int]]:
             if value is not None:
                 values.setdefault(name, []).append(value)
     return {name: (sum(some) / len(some), len(some)) for name, some in values.items()}
+
+
+def _counted(amount: int, what: str) -> str:
+    return f"{count(amount)} {what}{'' if amount == 1 else 's'}"
 
 
 def _means(samples: Sequence[Sample]) -> str:
