@@ -214,6 +214,10 @@ def _entries_before(out: Path, identity: dict[str, Any]) -> list[dict[str, Any]]
         return []
     if not (out / REQUEST).is_file():
         raise ConfigError(f"{out} exists and holds no samples to go on with; give another folder with --out")
+    index = out / INDEX
+    lines = index.read_text(encoding="utf-8").split("\n")[:-1] if index.is_file() else []  # the last is empty, or torn
+    if not lines:
+        return []  # of a command that failed before its first sample
     before = read_json(out / REQUEST)
     if not isinstance(before, dict):
         raise ConfigError(f"{out / REQUEST} is damaged: it needs an object, got {type(before).__name__}")
@@ -223,8 +227,6 @@ def _entries_before(out: Path, identity: dict[str, Any]) -> list[dict[str, Any]]
             for name in other
         )
         raise ConfigError(f"{out} holds samples of another request, which differs in {words}; give another --out")
-    index = out / INDEX
-    lines = index.read_text(encoding="utf-8").split("\n")[:-1] if index.is_file() else []  # the last is empty, or torn
     entries = [parse_json(line, f"{index}, line {number}") for number, line in enumerate(lines, 1)]
     for number, entry in enumerate(entries, 1):
         if not isinstance(entry, dict) or not all(isinstance(entry.get(name), int) for name in ("number", "sample")):

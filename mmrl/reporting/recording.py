@@ -76,9 +76,9 @@ class Recording:
         )
 
     def strip(self) -> Image.Image:
-        """Returns all screens with their answers and rewards below, the last screen too, and a legend."""
+        """Returns all screens with their actions and rewards below, the last screen too, and a legend."""
         cells = [
-            Cell(turn.picture, f"{number}. {turn.answer}", reward_text(turn.reward))
+            Cell(turn.picture, f"{number}. {turn.words}", reward_text(turn.reward))
             for number, turn in enumerate(self.turns, 1)
         ]
         if (last := self.last_picture) is not None:

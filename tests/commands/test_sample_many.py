@@ -138,6 +138,7 @@ def test_a_folder_of_something_else_stays_as_it_is(tmp_path: Path) -> None:
     full, other, damaged = tmp_path / "full", tmp_path / "other", tmp_path / "damaged"
     for folder in (full, other, damaged):
         folder.mkdir()
+        (folder / INDEX).write_text('{"number": 0, "sample": 0}\n')
     (full / "a.txt").touch()
     before = request.identity(config, [Prompt("a")]) | {"count": 7}
     (other / REQUEST).write_text(json.dumps(before))

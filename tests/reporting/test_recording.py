@@ -86,7 +86,7 @@ def test_the_strip_ends_with_the_last_screen_and_a_legend() -> None:
 
 
 def test_a_reward_below_a_screen_is_never_cut() -> None:
-    long = Turn(picture(320, 200), "word " * 50, None, 0.0)
+    long = Turn(picture(320, 200), "", Action("type", text="word " * 50), 0.0)
     bar = recording(long).strip().crop((0, 200, 320, 200 + LINE)).convert("L")
     at_right = bar.crop((240, 0, 320, LINE))
     short = recording(Turn(picture(320, 200), "", None, 0.0)).strip().crop((240, 200, 320, 200 + LINE)).convert("L")
