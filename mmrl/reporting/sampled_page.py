@@ -59,11 +59,11 @@ def write_sampled_page(folder: Path, name: str) -> None:
 def sampled_page(samples: Sequence[Sample], name: str) -> str:
     """Returns the page of samples, those of one prompt beside each other."""
     episodes = [sample for sample in samples if sample.turns]
+    what, shown = ("sample", "prompt"), list(samples[:MAX_SAMPLES])
     if episodes:
         what, shown = ("episode", "task"), _some_episodes(episodes)
         sections = _episode_sections(shown)
     else:
-        what, shown = ("sample", "prompt"), list(samples[:MAX_SAMPLES])
         sections = [Section("Samples", "samples", "", _by_prompt(shown))]
     num_prompts = len({(sample.prompt, sample.seed) for sample in samples})
     cut = (
