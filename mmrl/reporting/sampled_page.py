@@ -115,7 +115,8 @@ def _by_prompt(samples: Sequence[Sample]) -> str:
 
 def _some_episodes(episodes: Sequence[Sample]) -> list[Sample]:
     """Returns the first episode, and those after it as long as there is room for their turns."""
-    shown, turns = [], 0
+    shown: list[Sample] = []
+    turns = 0
     for episode in episodes:
         turns += len(episode.turns)
         if shown and turns > MAX_TURNS:
