@@ -9,6 +9,8 @@
 Names after the part choose faults, runs or configs. Rows go to stdout; docs/doctor.md has the tables.
 """
 
+import json
+import shlex
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -28,21 +30,28 @@ from mmrl.diagnosis.rules import all_findings
 from mmrl.diagnosis.watch import Watch
 from mmrl.reporting.record import read_record
 from mmrl.run_directory import start
-from scripts.curve_pictures import RUNS, Run
 from tests.diagnosis.faults import FAULTS
 
 LOST = 0.05  # of the held-out score: a fall that is visible
 OFTEN = ("evaluation.every=1", "checkpoint.every=0")
-EARLY: dict[str, Run] = {
-    "healthy clicks": RUNS["clicks"],
-    "rate x 10": Run(RUNS["clicks"].config, (*RUNS["clicks"].overrides, "optimizer.learning_rate=1.0e-3")),
-    "rate x 30": RUNS["rate"],
-    "dead groups": RUNS["cold"],
-    "one answer for all": RUNS["corner"],
-    "healthy images": RUNS["images"],
-    "image rate x 10": Run(RUNS["images"].config, (*RUNS["images"].overrides, "optimizer.learning_rate=3.0e-3")),
-    "size of a jpeg": RUNS["jpeg"],
-    "share of a colour": RUNS["hacked"],
+KEPT = json.loads((Path(__file__).parents[1] / "docs" / "curves" / "runs.json").read_text())  # runs of docs/curves.md
+
+
+def run_of(name: str, *more: str) -> tuple[str, ...]:
+    """Returns config and settings of a run of docs/curves.md, and some more settings."""
+    return (*shlex.split(KEPT[name]["command"])[2:], *more)
+
+
+EARLY: dict[str, tuple[str, ...]] = {
+    "healthy clicks": run_of("clicks"),
+    "rate x 10": run_of("clicks", "optimizer.learning_rate=1.0e-3"),
+    "rate x 30": run_of("rate"),
+    "dead groups": run_of("cold"),
+    "one answer for all": run_of("corner"),
+    "healthy images": run_of("images"),
+    "image rate x 10": run_of("images", "optimizer.learning_rate=3.0e-3"),
+    "size of a jpeg": run_of("jpeg"),
+    "share of a colour": run_of("hacked"),
 }
 
 
@@ -62,7 +71,7 @@ def early(names: Sequence[str]) -> None:
         if names and name not in names:
             continue
         with tempfile.TemporaryDirectory() as folder:
-            config = start.new_run(run.config, [*run.overrides, *OFTEN], Path(folder) / "run")[0]
+            config = start.new_run(run[0], [*run[1:], *OFTEN], Path(folder) / "run")[0]
             train(config, Path(folder) / "run")
             record = read_record(Path(folder) / "run")
         found = [one for one in all_findings(History.of_record(record, config)) if one.severity != "note"]

@@ -248,6 +248,17 @@ def died_silently(end: Ended) -> bool:
     return end.code < 0 and "Traceback" not in end.output and "Timeout (" not in end.output
 
 
+def assert_same_metrics(line: dict[str, float], other: dict[str, float]) -> None:
+    """The metrics of one iteration to 1e-4; correlations, which magnify the rounding of weights, to 1e-2.
+
+    In the first iteration, whose weights are the same, correlations agree to 1e-4 too.
+    """
+    assert other.keys() == line.keys()
+    for name, value in line.items():
+        size = 1e-2 if name.startswith("follows/") and line["iteration"] > 1 else 1e-4
+        assert other[name] == pytest.approx(value, abs=size), name
+
+
 def assert_same_run(one: Path, two: Path, iteration: int = 3, *, processes: int = 2) -> None:
     """Weights to 1e-5, metrics to 1e-4, calls and files exactly; the second run is of so many processes."""
     expected, got = final_tensors(one, iteration), final_tensors(two, iteration)
@@ -257,7 +268,7 @@ def assert_same_run(one: Path, two: Path, iteration: int = 3, *, processes: int 
         torch.testing.assert_close(got[name], tensor, atol=size, rtol=0, msg=name.__add__)
     lines, lines_of_two = metrics(one), metrics(two)
     for line, other in zip(lines, lines_of_two, strict=True):
-        assert other == pytest.approx(line, abs=1e-4)
+        assert_same_metrics(line, other)
         for name in line:
             if name.startswith(("calls/", "groups/", "iteration")):
                 assert other[name] == line[name], name

@@ -16,11 +16,8 @@ def names_in(value: Any) -> set[str]:
     return set[str]().union(*map(names_in, value)) if isinstance(value, list) else set()
 
 
-WITHOUT = {"human"}  # needs a file of votes, which is there only after people voted: docs/votes.md has its lines
-
-
 @pytest.mark.slow
 def test_every_reward_stands_in_a_config() -> None:
     used = set[str]().union(*(names_in(read_yaml(name)) for name in shipped_names()))
-    unused = set(plugins.names("rewards")) - used - WITHOUT
+    unused = set(plugins.names("rewards")) - used
     assert unused == set(), f"write a config with {sorted(unused)}"

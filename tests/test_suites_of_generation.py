@@ -17,6 +17,16 @@ PLANTED = {
     "ocr_flow_grpo": ([(0, "", 1.0), (1, "", 0.2)], 0.6, {}),
     "unigenbench": ([(0, "Art", 0.5), (0, "Art", 1.0), (1, "Design", 0.0)], 0.5, {}),
     "t2i_compbench": ([(0, "color", 0.2), (1, "color", 0.4), (2, "shape", 0.9)], 0.6, {}),
+    "drawbench": (
+        [(0, "Colors", 20.0), (1, "Text", 22.0)],
+        21.0,
+        dict.fromkeys(("image_reward", "aesthetic", "deqa"), 21.0),
+    ),
+    "gedit_bench": (
+        [(0, "color_alter", 0.5), (1, "color_alter", 1.0), (2, "subject-remove", 0.0)],
+        (0.75 + 0) / 2,
+        {"edits": 0.5, "languages": 0.5},
+    ),
     "vbench": ([(0, "", 0.8), (1, "", 0.4)], 0.6, {"moving": 0.5}),
 }
 

@@ -6,9 +6,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from mmrl.assembly.build import build
+from mmrl.assembly.group_checks import plans_of_iteration
 from mmrl.commands.check import check_tiny
 from mmrl.commands.train import config_of, train
-from mmrl.core.config import RunConfig, load_config
+from mmrl.core.config import RunConfig, load_config, shipped_names
 from mmrl.core.contracts import ConfigError, DivergedError, RunError
 from mmrl.diagnosis.history import History
 from mmrl.diagnosis.rules import all_findings
@@ -17,6 +19,7 @@ from mmrl.reporting.metrics_log import MetricsLog
 from mmrl.reporting.record import read_record
 from mmrl.run_directory import start
 from mmrl.system.errors import UnjudgedError
+from mmrl.training.examination import Examination
 
 SHORT = ("iterations=3", "checkpoint.every=0", "trackers=[]")  # unless the user says otherwise; most rules need 3
 SHORT_EVALUATION = ("evaluation.every=0", "evaluation.stop_after=null", "evaluation.saved_samples=0")
@@ -39,8 +42,42 @@ def doctor(source: str, overrides: Sequence[str] = (), *, is_tiny: bool = False)
             raise ConfigError(f"{source} is a run: its log is read, so it takes neither settings nor --tiny")
         return all_findings(History.of_record(read_record(folder), load_config(folder / "config.yaml")))
     config = config_of(source, overrides)
+    found = _of_settings(source, config)
     with tempfile.TemporaryDirectory(prefix="mmrl-doctor-") as name:
-        return _of_twins(config, Path(name)) if is_tiny else _of_first_iterations(source, overrides, Path(name) / "run")
+        if is_tiny:
+            return [*found, *_of_twins(config, Path(name))]
+        return [*_of_first_iterations(source, overrides, Path(name) / "run"), *found]
+
+
+def _of_settings(source: str, config: RunConfig) -> list[Finding]:
+    """Returns what the settings say by themselves: less samples than the recipe has, work that could be shared."""
+    found = []
+    if source in shipped_names():
+        recipe = load_config(source)
+        own, theirs = (one.group_size * one.prompts_per_iteration for one in (config, recipe))
+        if 2 * own <= theirs and config.optimizer.learning_rate >= recipe.optimizer.learning_rate:
+            cause = f"an iteration has {own} samples, and {theirs} in {source}, at a learning rate that is not lower"
+            remedy = "lower optimizer.learning_rate with the square root of the samples, or raise prompts_per_iteration"
+            found.append(Finding(0, "batch_below_recipe", "note", cause, own / theirs, remedy))
+    if config.sampler.get("share_noise") is False or "share_noise" not in config.sampler:
+        alone, shared = _rollout_calls(config), _rollout_calls(config, share_noise=True)
+        if alone and shared and shared < 0.8 * alone:
+            cause = (
+                f"each sample of a group makes all its steps: {alone} network calls of a rollout; {shared} are enough"
+            )
+            remedy = "sampler.share_noise: true lets a group begin from one latent, whose steps are then made once"
+            found.append(Finding(0, "nothing_is_shared", "note", cause, shared / alone, remedy))
+    return found
+
+
+def _rollout_calls(config: RunConfig, **changed: bool) -> int | None:
+    """Returns the network calls of a rollout; None where a sampler has no such setting."""
+    try:
+        parts = build(config.model_copy(update={"sampler": {**config.sampler, **changed}}))
+    except ConfigError:
+        return None
+    plans = plans_of_iteration(config, parts.sampler, parts.policy)
+    return round(sum(plan.num_rollout_calls * count for plan, count in plans))
 
 
 def _of_first_iterations(source: str, overrides: Sequence[str], run: Path) -> list[Finding]:
@@ -49,7 +86,7 @@ def _of_first_iterations(source: str, overrides: Sequence[str], run: Path) -> li
     config = start.new_run(source, short, run)[0]
     ended: list[Finding] = []
     try:
-        train(config, run)
+        train(config, run, examination=Examination(config.seed))
     except UnjudgedError as error:
         ended.append(_unjudged(error, config))
     except RunError as error:
@@ -72,7 +109,7 @@ def _never_finite(history: History) -> Finding:
         "not one gradient was finite, from the first step on: it is not the learning rate",
         None,
         "look at the gradient of your own reward, loss or model: the root, log or norm of 0 has none, and times 0 it "
-        "is NaN; torch.autograd.set_detect_anomaly(True) names the operation; precision: float32 where numbers overflow",
+        "is NaN; torch.autograd.set_detect_anomaly(True) names the operation; precision: float32 where one overflows",
     )
 
 

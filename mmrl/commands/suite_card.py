@@ -36,12 +36,21 @@ def _number(
     seed: int,
 ) -> dict[str, Any]:
     of_kind = {} if settings.by is None else kinds[settings.by]
-    scores = [SampleScore(row.prompt, row.score(settings.of), of_kind.get(row.prompt, "")) for row in results]
+    scores = [_sample(settings, row, of_kind.get(row.prompt, "")) for row in results]
     factor = 100.0 if settings.unit == "percent" else 1.0
     whole = estimate(scores, settings.how, settings.at, seed=seed)
     each = {} if settings.by is None else estimates_by_kind(scores, settings.how, settings.at, seed=seed)
     made = _entry(whole, factor) | {"unit": settings.unit, "how": settings.how, "of": settings.of, "at": settings.at}
+    made |= {} if settings.over is None else {"over": settings.over}
     return made | {"by": settings.by, "kinds": {kind: _entry(one, factor) for kind, one in each.items()}}
+
+
+def _sample(settings: NumberSettings, row: SampleResult, kind: str) -> SampleScore:
+    value = row.score(settings.of)
+    if settings.over is None:
+        return SampleScore(row.prompt, value, kind)
+    below = row.score(settings.over)
+    return SampleScore(row.prompt, None if below is None else value, kind, below or 0.0)
 
 
 def _entry(found: Estimate | None, factor: float) -> dict[str, Any]:

@@ -46,6 +46,7 @@ def number_in_words(suite: SuiteSettings) -> str:
         "mean_of_kinds": f"mean over each {number.by} of its mean",
         "share_at_least": "share of samples",
         "best_of": "mean of the best sample of each prompt",
+        "ratio": f"sum over samples by that of {number.over}",
     }
     at_least = "" if number.at is None else f" with a score of at least {number.at:g}"
     return f"{words[number.how]}{at_least}{' in percent' if number.unit == 'percent' else ''}"

@@ -39,6 +39,7 @@ from mmrl.system.versions import version_of
 from mmrl.training import checkpoint
 from mmrl.training.callbacks import Callback, Callbacks
 from mmrl.training.checkpoint import Checkpoint
+from mmrl.training.examination import Examination
 from mmrl.training.held_out import Result, uncounted
 from mmrl.training.trainer import Trainer
 
@@ -54,6 +55,7 @@ def train(
     is_main: bool = True,
     last_resort: LastResort | None = None,
     callbacks: Sequence[Callback] = (),
+    examination: Examination | None = None,
 ) -> Outcome:
     """Trains into the run directory `folder`, whose config.yaml stands there already.
 
@@ -63,6 +65,7 @@ def train(
         is_main: whether this process is the one of the run that writes, and holds the lock of the directory.
         last_resort: ends the process where something hangs in it.
         callbacks: code of the user's own, called at the events of the run.
+        examination: measures for the doctor, in a run of one process.
     Raises:
         ConfigError: the input cannot work. RunError: the run failed. KeyboardInterrupt: a Ctrl-C came before there was
             anything to keep. A run directory that holds nothing but the new config.yaml is then removed.
@@ -76,7 +79,15 @@ def train(
             parts = build(config)
             with closing(parts.policy):
                 return _train(
-                    config, parts, folder, resume, settings_kept, check_lock, last_resort, Callbacks(callbacks)
+                    config,
+                    parts,
+                    folder,
+                    resume,
+                    settings_kept,
+                    check_lock,
+                    last_resort,
+                    Callbacks(callbacks),
+                    examination,
                 )
         except (ConfigError, RunError, KeyboardInterrupt):
             if not resume and path.is_dir():
@@ -93,12 +104,13 @@ def _train(
     check_lock: Callable[[], None] | None,
     last_resort: LastResort | None,
     callbacks: Callbacks,
+    examination: Examination | None,
 ) -> Outcome:
     path = folder.absolute()  # a reward may change the working folder
     run_trackers = [trackers.build(one) for one in config.trackers]
     trainer = make_trainer(config, parts, path)
     numbers = batches.numbers_of(config, trainer.config)
-    config, trainer.callbacks = trainer.config, callbacks
+    config, trainer.callbacks, trainer.examination = trainer.config, callbacks, examination
     # a default name holds the time, which may be another on each process
     (trainer.folder,) = trainer.processes.gather([path] if trainer.processes.is_main else [])
     trainer.check_lock = check_lock or trainer.check_lock

@@ -16,7 +16,7 @@ from mmrl.system.yaml_text import parse_yaml
 
 SHIPPED = files("mmrl").joinpath("suites")
 Kind = Literal["images", "videos", "answers", "actions"]
-How = Literal["mean", "mean_of_kinds", "share_at_least", "best_of"]
+How = Literal["mean", "mean_of_kinds", "share_at_least", "best_of", "ratio"]
 
 
 class NumberSettings(Settings):
@@ -24,8 +24,9 @@ class NumberSettings(Settings):
 
     of: str | None = None  # the label of a reward; null: the weighted sum of all
     # mean: over samples; mean_of_kinds: over kinds, of the mean in each; share_at_least: of the samples that score `at`
-    # or more; best_of: the mean over prompts of the best sample.
+    # or more; best_of: the mean over prompts of the best sample; ratio: the sum over samples by the sum of `over`.
     how: How = "mean"
+    over: str | None = None  # the label of the reward whose sum a ratio is divided by
     # A score is 1 where it is at least this, else 0, before anything else is computed; null: scores stay as they are.
     at: float | None = None
     by: str | None = None  # the field of the target with the kind of a prompt; null: there are no kinds
@@ -37,6 +38,8 @@ class NumberSettings(Settings):
             raise ValueError("how: share_at_least needs `at`, the smallest score that counts")
         if self.how == "mean_of_kinds" and self.by is None:
             raise ValueError("how: mean_of_kinds needs `by`, the field of the target with the kind")
+        if (self.how == "ratio") != (self.over is not None) or (self.how == "ratio" and self.at is not None):
+            raise ValueError("how: ratio goes with `over`, the label of the reward that it is divided by, and no `at`")
         return self
 
 
@@ -72,8 +75,9 @@ class SuiteSettings(Settings):
     def _names_its_rewards(self) -> Self:
         labels = [str(label_of(reward)) for reward in self.rewards if "name" in reward]
         for number in (self.number, *self.also.values()):
-            if number.of is not None and number.of not in labels:
-                raise ValueError(f"number.of must be the label of a reward{did_you_mean(number.of, labels)}")
+            for field, label in (("of", number.of), ("over", number.over)):
+                if label is not None and label not in labels:
+                    raise ValueError(f"number.{field} must be the label of a reward{did_you_mean(label, labels)}")
         return self
 
     @property

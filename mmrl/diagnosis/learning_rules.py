@@ -1,20 +1,26 @@
 """What the optimizer does: steps, clipping, gradients, distance from the reference."""
 
+import math
+
 from mmrl.diagnosis.history import History
 from mmrl.diagnosis.symptoms import Rule, Symptom
 
 
 def _learning_rate_too_high(history: History) -> Symptom | None:
-    """On the labs a healthy mean |log ratio| of tokens is 0.01 to 0.05 nats; 10 times the rate gives 0.29, 30 times 1.2.
-    At 0.2 the mean token has left the usual clip range."""
-    size = history.mean("loss/log_ratio_size", 1)
-    if size is None or size < 0.2 or "policy/entropy" not in history.values:  # of tokens
+    """On the labs a healthy mean |log ratio| of tokens is 0.01 to 0.06 nats; 10 times the rate gives 0.29, 30 times
+    1.2. At 0.2 the mean token has left the usual clip range."""
+    step, clip = history.first("doctor/step/log_ratio", 1), history.config.loss.get("clip_low")
+    if "policy/entropy" in history.values:  # of tokens
+        size, unit, usual = max(history.mean("loss/log_ratio_size", 1) or 0.0, step or 0.0), 1.0, 0.2
+    else:  # in units of the clip range: 0.8 and 2 on the labs, 26 to 190 at 10 to 30 times their rate
+        size, unit, usual = step or 0.0, clip if isinstance(clip, float) else math.inf, 10.0
+    if size / unit < usual:
         return None
     rate = history.config.optimizer.learning_rate
     return Symptom(
         "warning",
-        f"one iteration moved the log-prob of each token by {size:.2g} nats on average, and 0.03 is usual: the steps "
-        "are far larger than what the clip range can hold",
+        f"one iteration moved the log-prob of each decision by {size:.2g} on average, where {usual * unit / 5:.2g} is "
+        "usual: the steps are far larger than what the clip range can hold",
         size,
         f"lower optimizer.learning_rate (it is {rate:g}) by 3 to 10 and begin again: a model that broke does not come "
         "back; fewer updates.epochs or updates.minibatches also help",

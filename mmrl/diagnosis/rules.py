@@ -4,7 +4,15 @@ A threshold without a source of its own was set on the runs of docs/curves.md, o
 same config; tests/diagnosis/test_rules.py reads both again.
 """
 
-from mmrl.diagnosis import answer_rules, learning_rules, reward_rules, time_rules
+from mmrl.diagnosis import (
+    answer_rules,
+    examination_rules,
+    learning_rules,
+    reward_rules,
+    sample_rules,
+    setup_rules,
+    time_rules,
+)
 from mmrl.diagnosis.history import History
 from mmrl.diagnosis.symptoms import Rule
 from mmrl.reporting.findings import Finding
@@ -14,6 +22,9 @@ RULES: dict[str, Rule] = {
     **reward_rules.RULES,
     **answer_rules.RULES,
     **time_rules.RULES,
+    **setup_rules.RULES,
+    **examination_rules.RULES,
+    **sample_rules.RULES,
 }
 
 

@@ -141,6 +141,14 @@ def read_place(text: str) -> Point | Box:
     return (numbers[0], numbers[1]) if len(numbers) == 2 else (numbers[0], numbers[1], numbers[2], numbers[3])
 
 
+def count_places(text: str) -> int:
+    """Returns the number of points and boxes in a text, in the forms of `read_place`. Raises ParseError as it does for
+    a text that is too long.
+    """
+    _bound(text)
+    return sum(1 for _ in _PLACE.finditer(text))
+
+
 def read_point(text: str) -> Point:
     """Returns the one point in a text. Raises ParseError for a box, and as `read_place` does."""
     place = read_place(text)

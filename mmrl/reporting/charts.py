@@ -14,6 +14,7 @@ from importlib.resources import files
 from itertools import accumulate
 from typing import Any
 
+from mmrl.reporting.formatting import shown_text, without_directions
 from mmrl.reporting.record import Series
 
 NUM_BUCKETS = 120  # a chart is about 500 pixels wide; more points than 4 per bucket cannot be distinguished
@@ -78,8 +79,8 @@ def line_chart(
     if others:
         chart["others"] = [{"name": axis.name, "span": axis.span} for axis in others]
     return (
-        f'<div class="chart" role="img" aria-label="{escape(label)}" data-chart="{escape(json.dumps(chart))}">'
-        f"<noscript>{escape(label)}</noscript></div>"
+        f'<div class="chart" role="img" aria-label="{shown_text(label)}" data-chart="{escape(json.dumps(chart))}">'
+        f"<noscript>{shown_text(label)}</noscript></div>"
     )
 
 
@@ -87,7 +88,7 @@ def axis_chooser(others: Sequence[Axis]) -> str:
     """Returns the list from which a reader chooses the horizontal axis of all charts; nothing without further axes."""
     if not others:
         return ""
-    names = "".join(f'<option value="{n}">{escape(name)}</option>' for n, name in enumerate(_names(others)))
+    names = "".join(f'<option value="{n}">{shown_text(name)}</option>' for n, name in enumerate(_names(others)))
     return f'<p class="chooser"><label for="axis">curves by</label> <select id="axis">{names}</select></p>'
 
 
@@ -104,7 +105,7 @@ def share_bar(shares: Sequence[tuple[float, int]], label: str) -> str:
     )
     return (
         f'<svg class="shares" viewBox="0 0 1000 10" preserveAspectRatio="none" role="img" '
-        f'aria-label="{escape(label)}">{parts}</svg>'
+        f'aria-label="{shown_text(label)}">{parts}</svg>'
     )
 
 
@@ -122,7 +123,7 @@ def _numbers(line: Line) -> dict[str, Any]:
     places = {"x": [line.series.iterations[row] for row in chosen]}
     if line.others:
         places["xs"] = [[float(f"{place[row]:.7g}") for row in chosen] for place in line.others]  # type: ignore[misc]
-    return {"name": line.name, "colour": line.colour, **places, **shown}
+    return {"name": without_directions(line.name), "colour": line.colour, **places, **shown}
 
 
 def _px(value: float) -> str:

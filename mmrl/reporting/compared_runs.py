@@ -124,10 +124,11 @@ def differences(runs: Sequence[ComparedRun]) -> dict[str, list[Any]]:
 
 
 def _text(value: Any) -> str:
-    """Returns a value as text, by which 1 and 1.0 are equal, and true and 1 are not."""
+    """Returns a value as text, by which 1 and 1.0 are equal, true and 1 are not, and no value is like an empty one."""
     if isinstance(value, int | float) and not isinstance(value, bool):
         return repr(float(value)) if abs(value) < 2**53 else repr(value)
-    return "" if value is MISSING else json.dumps(value, default=str)
+    is_empty = value is MISSING or value is None or value == {} or value == []
+    return "" if is_empty else json.dumps(value, default=str)
 
 
 def shown_value(value: Any) -> str:

@@ -2,17 +2,16 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from html import escape
 from pathlib import Path
 
 from mmrl.reporting.charts import Axis, Line, axis_chooser
 from mmrl.reporting.compared_runs import MISSING, ComparedRun, differences, shown_value
 from mmrl.reporting.curves import DIAGNOSTICS, Axes, Charts, Diagnostic, add_card, card, charts_grid
 from mmrl.reporting.document import Section, grid, loading_nothing
-from mmrl.reporting.formatting import NOTHING, breakable, count, duration, number
+from mmrl.reporting.formatting import NOTHING, breakable, count, duration, number, shown_text
 from mmrl.reporting.players import Players
 from mmrl.reporting.record import Series, held_out
-from mmrl.reporting.sample_pairs import output, room_of
+from mmrl.reporting.sample_pairs import folded, output, room_of
 from mmrl.reporting.samples import Sample, Snapshot, read_snapshot, saved_iterations
 
 MAX_OUTPUTS = 36  # of one section of samples, over all runs: a page that a browser still opens at once
@@ -32,7 +31,7 @@ STYLE = """
 .scroll th:first-child, .scroll td:first-child { position: sticky; left: 0; background: var(--card);
   padding-left: 18px; }
 .scroll th:last-child, .scroll td:last-child { padding-right: 18px; }
-.scroll .run { max-width: 22em; white-space: normal; color: var(--ink); }
+.scroll .run { max-width: 15em; white-space: normal; color: var(--ink); }
 .scroll td.value { max-width: 26em; min-width: 7em; vertical-align: top; white-space: pre-wrap; }
 .scroll .key { max-width: 20em; min-width: 8em; vertical-align: top; }
 .state { display: block; color: var(--soft); font-size: 12px; font-weight: 400; }
@@ -131,11 +130,11 @@ def _header(runs: Sequence[ComparedRun]) -> str:
     warnings = []
     if unfinished:
         whose = "This run did not finish" if len(unfinished) == 1 else "These runs did not finish"
-        warnings.append(f"{whose}: {', '.join(map(escape, unfinished))}. Their numbers are those they logged so far.")
+        names_of = ", ".join(map(shown_text, unfinished))
+        warnings.append(f"{whose}: {names_of}. Their numbers are those they logged so far.")
     if len(measures) > 1:
-        warnings.append(
-            f"The scores are of different things and cannot be compared: {'; '.join(map(escape, sorted(measures)))}."
-        )
+        named = "; ".join(map(shown_text, sorted(measures)))
+        warnings.append(f"The scores are of different things and cannot be compared: {named}.")
     shown = "".join(f'<p class="warning">{text}</p>' for text in warnings)
     return (
         f'<header><p class="eyebrow">mmrl compare</p><h1>{len(runs)} runs</h1>'
@@ -171,7 +170,7 @@ def _row(run: ComparedRun, others: Sequence[str], best: str | None) -> str:
     ]
     marked = ["right best" if n == 1 and cell == best else "right" for n, cell in enumerate(cells)]
     shown = "".join(f'<td class="{mark}">{cell}</td>' for mark, cell in zip(marked, cells, strict=True))
-    note = f'<span class="state">{escape(state)}</span>' if state else ""
+    note = f'<span class="state">{shown_text(state)}</span>' if state else ""
     swatch = f'<i class="swatch back-{run.colour}"></i>'
     return f'<tr><th scope="row" class="run">{swatch}{breakable(run.label)}{note}</th>{shown}</tr>'
 
@@ -192,12 +191,13 @@ def _scores(runs: Sequence[ComparedRun], axes: Axes) -> list[str]:
 def _rewards(runs: Sequence[ComparedRun], axes: Axes) -> Charts:
     charts = Charts([], [])
     for metric in dict.fromkeys(name for run in runs for name in run.record.metrics):
-        group, *middle, last = metric.split("/")
-        if not middle or last != "mean" or not (group == "reward" or group.startswith(held_out(""))):
+        group, _, inner = metric.partition("/")
+        name, _, last = inner.rpartition("/")
+        if not name or last != "mean" or not (group == "reward" or group.startswith(held_out(""))):
             continue
         how = "in training" if group == "reward" else group.replace("_", "-", 1).replace("out_", "out, ")
         if lines := lines_of(runs, metric, axes):
-            add_card(charts, axes, Diagnostic(f"{'/'.join(middle)}, {how}", {}, "reward", ""), lines)
+            add_card(charts, axes, Diagnostic(f"{name}, {how}", {}, "reward", ""), lines)
     return charts
 
 
@@ -232,7 +232,7 @@ def _diagnostics(runs: Sequence[ComparedRun], axes: Axes, shown: Sequence[Diagno
 def _settings(runs: Sequence[ComparedRun]) -> tuple[str, str]:
     """Returns a sentence on the settings, and their table: a row for each one that differs."""
     configured = [run for run in runs if run.settings is not None]
-    unread = ", ".join(escape(run.label) for run in runs if run.settings is None)
+    unread = ", ".join(shown_text(run.label) for run in runs if run.settings is None)
     about = f"No settings can be read of {unread}." if unread else ""
     rows = differences(runs)
     if len(configured) < 2:
@@ -299,8 +299,9 @@ def _beside(saved: Sequence[Saved], about: str) -> tuple[str, str]:
     if len(saved) > 2:
         room = " full" if room or len(saved) > 4 else " wide"
     players = Players()
-    cards = "".join(_prompt(key, ones, players) for key, ones in zip(shown, having, strict=True))
-    return f"{about} The same prompt and seed.{cut}", f'<div class="pairs{room}">{cards}</div>'
+    cards = [_prompt(key, ones, players) for key, ones in zip(shown, having, strict=True)]
+    num_open = 2 if room == " full" else 4
+    return f"{about} The same prompt and seed.{cut}", folded(cards, room, num_open)
 
 
 def _prompt(key: tuple[str, int], saved: Sequence[Saved], players: Players) -> str:
@@ -309,7 +310,7 @@ def _prompt(key: tuple[str, int], saved: Sequence[Saved], players: Players) -> s
     more = f", first of {first.num_images} images" if first.num_images > 1 and first.text is not None else ""
     columns = min(4, len(saved))
     return (
-        f'<article class="card pair"><div><p class="prompt">{escape(first.question)}</p>'
+        f'<article class="card pair"><div><p class="prompt">{shown_text(first.question)}</p>'
         f'<p class="seed">seed {key[1]}{more}</p></div><div class="beside of-{columns}">{sides}</div></article>'
     )
 
@@ -325,4 +326,4 @@ def _side(run: ComparedRun, iteration: int, sample: Sample, players: Players) ->
 
 
 def _words(name: str) -> str:
-    return escape(name.replace("_", " "))
+    return shown_text(name.replace("_", " "))

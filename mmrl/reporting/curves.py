@@ -2,11 +2,10 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from html import escape
 
 from mmrl.reporting.charts import Axis, Line, line_chart
 from mmrl.reporting.document import grid
-from mmrl.reporting.formatting import breakable, count, number
+from mmrl.reporting.formatting import breakable, count, number, shown_text
 from mmrl.reporting.record import Record, Series, held_out
 
 
@@ -98,6 +97,19 @@ DIAGNOSTICS = (
     Diagnostic("Learning rate", {"optimizer/learning_rate": "learning rate"}, "per step", "As the schedule sets it."),
 )
 
+PROPERTIES = {  # of samples: a sentence on what to look for
+    "length": "Tokens of an answer, or words. Growth while the held-out score does not rise: length is paid for.",
+    "lines": "Lines of an answer that are not empty.",
+    "boxes": "Boxes and points that an answer writes.",
+    "sharpness": "Variance of the Laplacian of the luma. Far from the first: noise, or empty pictures.",
+    "saturation": "Mean of the largest less the smallest channel of a pixel.",
+    "brightness": "Mean luma.",
+    "motion": "Mean difference of neighbouring frames.",
+    "frames": "Frames of a video.",
+    "diversity": "How far the samples of a group differ. It falls while a model learns; at 0 there is one sample left.",
+}
+FOLLOWED = "Healthy: mostly within 0.4 of 0. Beyond it the reward may pay for this, whatever else it judges."
+
 RESOURCES = (
     Diagnostic(
         "Time of an iteration",
@@ -170,9 +182,10 @@ def reward_breakdown(record: Record) -> Charts:
     groups = {"reward", held_out(""), *map(held_out, record.other_samplers)}
     names: dict[str, None] = {}
     for metric in record.metrics:
-        group, *middle, last = metric.split("/")
-        if group in groups and middle and last == "mean":
-            names["/".join(middle)] = None
+        group, _, inner = metric.partition("/")
+        name, _, last = inner.rpartition("/")
+        if group in groups and name and last == "mean":
+            names[name] = None
     charts = Charts([], [])
     for name in names:
         lines = [line for line in [_spread_line(record, f"reward/{name}", "training", colour=2)] if line]
@@ -186,6 +199,21 @@ def reward_breakdown(record: Record) -> Charts:
     return charts
 
 
+def sample_diagnostics(record: Record) -> list[Diagnostic]:
+    """Returns the charts of what samples are like, and of the rewards that go with it: one of each property."""
+    means = {metric.split("/")[1]: metric for metric in record.metrics if metric.startswith("samples/")}
+    charts = []
+    for name, metric in means.items():
+        mean = metric if metric.count("/") == 1 else f"samples/{name}/mean"
+        charts.append(Diagnostic(title_of(f"samples/{name}"), {mean: name}, "", PROPERTIES.get(name, "")))
+        by = {one: one.split("/", 1)[1].rpartition("/")[0] for one in record.metrics if one.startswith("follows/")}
+        lines = {one: label for one, label in by.items() if one.endswith(f"/{name}")}
+        if lines:  # of a single reward the total is the same line
+            shown = {one: label or "all" for one, label in lines.items() if label or len(lines) != 2}
+            charts.append(Diagnostic(f"Rewards and {name}", shown, "correlation within groups", FOLLOWED))
+    return charts
+
+
 def diagnostics(record: Record) -> Charts:
     """Returns the known charts that the run has metrics for, then every other metric of loss, optimizer and groups."""
     charts = Charts([], [])
@@ -195,13 +223,13 @@ def diagnostics(record: Record) -> Charts:
         for metric in record.metrics
         if metric.startswith(("loss/", "optimizer/", "groups/")) and metric not in known
     ]
-    for diagnostic in (*DIAGNOSTICS, *others):
+    for diagnostic in (*DIAGNOSTICS, *sample_diagnostics(record), *others):
         present = {metric: name for metric, name in diagnostic.metrics.items() if metric in record.metrics}
         if not present:
             continue
         lines = [
             Line(name, series, colour=colour)
-            for colour, (metric, name) in zip((1, 3), present.items(), strict=False)
+            for colour, (metric, name) in zip((1, 3, 4, 5, 6), present.items(), strict=False)
             if (series := record.finite(metric))
         ]
         broken = sum(record.metrics[metric].num_not_finite for metric in present)
@@ -217,7 +245,7 @@ def add_card(charts: Charts, axes: Axes, chart: Diagnostic, lines: Sequence[Line
         return
     values = [_shown(line.series.values[-1], line.series.values) for line in lines]
     if len(set(values)) > 1:
-        values = [f"{escape(line.name)} {value}" for line, value in zip(lines, values, strict=True)]
+        values = [f"{shown_text(line.name)} {value}" for line, value in zip(lines, values, strict=True)]
     else:
         values = values[:1]
     is_single = all(len(line.series.values) == 1 for line in lines)
@@ -251,7 +279,7 @@ def card(axes: Axes, chart: Diagnostic, lines: Sequence[Line], num_not_finite: i
     title, hint = chart.title, chart.hint
     now = [_change(line.series.values) for line in lines]
     legend = "".join(
-        f'<span><i class="swatch back-{line.colour}"></i><span class="name">{escape(line.name)}</span> '
+        f'<span><i class="swatch back-{line.colour}"></i><span class="name">{shown_text(line.name)}</span> '
         f"<b>{change}</b></span>"
         for line, change in zip(lines, now, strict=True)
         if len(lines) > 1
@@ -262,12 +290,12 @@ def card(axes: Axes, chart: Diagnostic, lines: Sequence[Line], num_not_finite: i
     plot = line_chart(lines, chart.unit, axes.iterations, f"{title}: {changes}", axes.others) if lines else ""
     warning = f'<p class="hint down">{count(num_not_finite)} values were not finite.</p>' if num_not_finite else ""
     return (
-        f'<figure class="card"><figcaption><h3>{escape(title)}</h3>'
+        f'<figure class="card"><figcaption><h3>{shown_text(title)}</h3>'
         f'<span class="now">{now[0] if len(lines) == 1 else ""}</span></figcaption>'
         + (f'<div class="legend">{legend}</div>' if legend else "")
         + plot
         + warning
-        + (f'<p class="hint">{escape(hint)}</p>' if hint else "")
+        + (f'<p class="hint">{shown_text(hint)}</p>' if hint else "")
         + "</figure>"
     )
 

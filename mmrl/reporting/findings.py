@@ -1,6 +1,7 @@
 """The findings of a run, `findings.jsonl`: what may be wrong, why, and what to do."""
 
 import json
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -69,11 +70,16 @@ def _item(finding: Finding) -> str:
     value = ""
     if finding.value is not None:
         shown = number(finding.value) if isinstance(finding.value, int | float) else shown_text(finding.value)
-        value = f' <b class="value">{shown}</b>'
+        value = f'<span class="value">value {shown}</span>'
     when = f"iteration {finding.iteration}" if finding.iteration >= 0 else ""
-    remedy = f'<p class="remedy">{shown_text(finding.remedy)}</p>' if finding.remedy else ""
+    remedy = f'<p class="remedy"><i>Remedy</i>{_with_code(finding.remedy)}</p>' if finding.remedy else ""
     return (
         f'<li class="card finding {finding.severity}"><p class="head"><span class="badge {finding.severity}">'
         f"{finding.severity}</span><code>{shown_text(finding.name)}</code>{value}"
-        f'<span class="when">{when}</span></p><p class="cause">{shown_text(finding.cause)}</p>{remedy}</li>'
+        f'<span class="when">{when}</span></p><p class="cause"><i>Cause</i>{_with_code(finding.cause)}</p>{remedy}</li>'
     )
+
+
+def _with_code(text: str) -> str:
+    """Returns a text as HTML, what stands between backticks as code."""
+    return re.sub("`([^`]+)`", r"<code>\1</code>", shown_text(text))

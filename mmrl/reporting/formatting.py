@@ -26,15 +26,16 @@ def breakable(name: str) -> str:
     """Returns a name as HTML in which lines break behind `_`, `:`, `.` and `/`, and not elsewhere in a word
     that fits.
     """
-    return re.sub("([_:./])", r"\1<wbr>", _without_directions(escape(name, quote=False)))
+    return re.sub("([_:./])", r"\1<wbr>", without_directions(escape(name, quote=False)))
 
 
 def shown_text(text: str) -> str:
     """Returns a text of anybody's as HTML; marks that would turn the direction of the page's text are written out."""
-    return _without_directions(escape(text))
+    return without_directions(escape(text))
 
 
-def _without_directions(text: str) -> str:
+def without_directions(text: str) -> str:
+    """Returns a text with the marks of direction written out."""
     return DIRECTIONS.sub(lambda mark: f"\\u{ord(mark[0]):04x}", text)
 
 
@@ -44,7 +45,9 @@ def count(value: float) -> str:
 
 
 def duration(seconds: float) -> str:
-    """Returns seconds as `4.20 s`, `27 s`, `3 min 12 s` or `4 h 05 min`."""
+    """Returns seconds as `3 ms`, `4.20 s`, `27 s`, `3 min 12 s` or `4 h 05 min`."""
+    if 0 < seconds < 0.0095:
+        return "under 1 ms" if seconds < 0.0005 else f"{1000 * seconds:.0f} ms"
     if seconds < 9.995:
         return f"{seconds:.2f} s"
     whole = round(seconds)

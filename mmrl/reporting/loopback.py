@@ -130,6 +130,8 @@ class _Handler(BaseHTTPRequestHandler):
         if (refusal := self._refusal()) is not None:
             return self._send(refusal)
         parts = urlsplit(self.path)
+        if parts.path == "/favicon.ico":  # browsers want one, and complain of a 404
+            return self._send(Answer(b"", "image/x-icon"))
         self._send(self.server.handle(Request("GET", parts.path, parts.query)))
 
     do_HEAD = do_GET

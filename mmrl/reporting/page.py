@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from html import escape
 
 from mmrl.reporting.charts import share_bar
 from mmrl.reporting.curves import charts_grid, diagnostics, resource_curves, reward_breakdown, score_curves
@@ -86,12 +85,13 @@ def _header(record: Record, numbers: Headline, status: str | None) -> str:
         lead = f"Trained{took}: {', '.join(cost)}."
     else:
         is_same = number(numbers.before) == number(numbers.after)  # as they are shown
-        verb = "stayed the same," if is_same else "rose" if numbers.after > numbers.before else "fell"
-        what = escape(numbers.measure[:1].upper() + numbers.measure[1:])
+        verb = "stayed" if is_same else "rose" if numbers.after > numbers.before else "fell"
+        what = shown_text(numbers.measure[:1].upper() + numbers.measure[1:])
         before, after = number(numbers.before), number(numbers.after)
-        ends = f'<strong class="before">{before}</strong> to <strong{_worse(numbers)}>{after}</strong>'
+        ends = f'from <strong class="before">{before}</strong> to <strong{_worse(numbers)}>{after}</strong>'
+        ends = f'at <strong class="before">{after}</strong>' if is_same else ends
         others = "; ".join(f"{_words(one.name)}: {number(one.before)} to {number(one.after)}" for one in numbers.others)
-        lead = f"{what} {verb} from {ends}{f' ({others})' if others else ''}{took}: {', '.join(cost)}."
+        lead = f"{what} {verb} {ends}{f' ({others})' if others else ''}{took}: {', '.join(cost)}."
     stopped = (
         ""
         if numbers.is_finished
@@ -121,19 +121,19 @@ def _tiles(numbers: Headline) -> str:
 
 
 def _worse(numbers: Headline) -> str:
-    """Returns the mark of a score that fell; empty for any other."""
+    """Returns the mark of a score that fell or stayed; empty for one that rose."""
     assert numbers.before is not None and numbers.after is not None, "there is a change"
     is_same = number(numbers.before) == number(numbers.after)  # as they are shown
-    return ' class="worse"' if numbers.after < numbers.before and not is_same else ""
+    return ' class="same"' if is_same else ' class="worse"' if numbers.after < numbers.before else ""
 
 
 def _tile(name: str, value: str, more: str, kind: str = "") -> str:
     note = f'<dd class="more">{more}</dd>' if more else ""
-    return f'<div class="card tile{kind}"><dt>{escape(name)}</dt><dd class="value">{value}</dd>{note}</div>'
+    return f'<div class="card tile{kind}"><dt>{shown_text(name)}</dt><dd class="value">{value}</dd>{note}</div>'
 
 
 def _words(name: str) -> str:
-    return escape(name.replace("_", " "))
+    return shown_text(name.replace("_", " "))
 
 
 def _time_about(record: Record) -> str:
@@ -141,7 +141,9 @@ def _time_about(record: Record) -> str:
     seconds_of_rewards = {
         name.removeprefix(OF_REWARDS): record.total(name) for name in record.metrics if name.startswith(OF_REWARDS)
     }
-    each = ", ".join(f"{escape(name)} {duration(seconds)}" for name, seconds in seconds_of_rewards.items() if seconds)
+    each = ", ".join(
+        f"{shown_text(name)} {duration(seconds)}" for name, seconds in seconds_of_rewards.items() if seconds
+    )
     waited, worked = record.total("time/decoding"), record.total("time/decoding_workers")
     beside = f"; threads worked on them for {duration(worked)} beside the loop" if worked else ""
     acted = record.total("time/environment_workers")
@@ -161,7 +163,7 @@ def _time(record: Record) -> str:
     num_iterations = max(len(record.metrics[name].values) for name in record.metrics if name.startswith("time/"))
     bar = share_bar([(part.seconds / total, part.colour) for part in parts], "share of the training time of each part")
     body = "".join(
-        f'<tr><th scope="row"><i class="swatch back-{part.colour}"></i>{escape(part.name)}</th>'
+        f'<tr><th scope="row"><i class="swatch back-{part.colour}"></i>{shown_text(part.name)}</th>'
         f'<td class="optional">{part.what}</td><td class="right">{100 * part.seconds / total:.1f} %</td>'
         f'<td class="right">{duration(part.seconds)}</td>'
         f'<td class="right">{duration(part.seconds / num_iterations)}</td></tr>'
@@ -206,7 +208,7 @@ def _time_parts(record: Record) -> list[_TimePart]:
 def _settings(config: str | None) -> str:
     if config is None:
         return ""
-    return f"<details><summary>config.yaml, as it was resolved</summary><pre>{escape(config)}</pre></details>"
+    return f"<details><summary>config.yaml, as it was resolved</summary><pre>{shown_text(config)}</pre></details>"
 
 
 def _versions(record: Record) -> str:
@@ -214,6 +216,7 @@ def _versions(record: Record) -> str:
     if not isinstance(versions, dict) or not versions:
         return ""
     entries = "".join(
-        f"<div><dt>{escape(str(name))}</dt><dd>{escape(str(version))}</dd></div>" for name, version in versions.items()
+        f"<div><dt>{shown_text(str(name))}</dt><dd>{shown_text(str(version))}</dd></div>"
+        for name, version in versions.items()
     )
     return f'<dl class="card versions">{entries}</dl>'

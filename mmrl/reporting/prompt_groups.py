@@ -19,7 +19,7 @@ SPARK = (120, 28)  # pixels of a small curve
 
 @dataclass
 class History:
-    """The mean totals of one prompt's groups over the run."""
+    """The mean total of one prompt's groups in each iteration that sampled it."""
 
     text: str
     iterations: "array[int]" = field(default_factory=lambda: array("q"))
@@ -46,11 +46,14 @@ class GroupRecord:
             groups = entry.get("groups")
             listed = [group for one in groups if (group := _group(one))] if isinstance(groups, list) else []
             self.iteration, self.newest = entry["iteration"], listed
+            means: dict[str, list[float]] = {}  # of a prompt that has several groups in one iteration
             for group in listed:
-                history = self.prompts.setdefault(group.name, History(group.text))
+                self.prompts.setdefault(group.name, History(group.text))
                 if group.mean is not None:
-                    history.iterations.append(entry["iteration"])
-                    history.means.append(group.mean)
+                    means.setdefault(group.name, []).append(group.mean)
+            for name, own in means.items():
+                self.prompts[name].iterations.append(entry["iteration"])
+                self.prompts[name].means.append(sum(own) / len(own))
 
 
 def read_groups(run: Path) -> GroupRecord:
@@ -89,7 +92,11 @@ def groups_about(record: GroupRecord) -> str:
     flat = sum(group.is_degenerate for group in record.newest)
     failed = sum(group.mean is None for group in record.newest)
     left_out = f" {failed} more could not be judged." if failed else ""
-    taught = f" {flat} of them teach nothing: their samples all score alike." if flat else ""
+    if count - failed == 1:
+        taught = " It teaches nothing: its samples all score alike." if flat else ""
+        return f"The one group of iteration {record.iteration}.{left_out}{taught}"
+    which = "All" if flat == count else str(flat)
+    taught = f" {which} of them teach nothing: their samples all score alike." if flat else ""
     return f"The {count - failed} groups of iteration {record.iteration}, from the best to the worst.{left_out}{taught}"
 
 
@@ -99,20 +106,22 @@ def groups_table(record: GroupRecord) -> str:
     ordered = sorted(judged, key=lambda group: group.mean or 0.0, reverse=True)
     if not ordered:
         return ""
-    marks = {id(ordered[0]): ["best"], id(ordered[-1]): ["worst"]} if len(ordered) > 1 else {}
-    marks.setdefault(id(max(ordered, key=lambda group: group.std or 0.0)), []).append("widest")
+    best, worst, widest = ordered[0], ordered[-1], max(ordered, key=lambda group: group.std or 0.0)
+    marks = {id(best): ["best"], id(worst): ["worst"]} if best.mean != worst.mean else {}
+    if widest.std:
+        marks.setdefault(id(widest), []).append("widest")
     names = [name for name in ordered[0].rewards if len(ordered[0].rewards) > 1]
     rows = [_row(group, marks.get(id(group), []), names) for group in ordered]
     head = "".join(f'<th class="right optional">{breakable(name)}</th>' for name in names)
     head = f'<thead><tr><th>prompt</th><th class="right">mean</th><th class="right">spread</th>{head}</tr></thead>'
     if len(rows) <= 2 * ENDS + 2:
         return f'<div class="card wide-table"><table>{head}<tbody>{"".join(rows)}</tbody></table></div>'
-    best, between, worst = rows[:ENDS], rows[ENDS:-ENDS], rows[-ENDS:]
+    top, between, bottom = rows[:ENDS], rows[ENDS:-ENDS], rows[-ENDS:]
     return (
-        f'<div class="card wide-table"><table>{head}<tbody>{"".join(best)}</tbody></table></div>'
+        f'<div class="card wide-table"><table>{head}<tbody>{"".join(top)}</tbody></table></div>'
         f'<details data-name="groups-between"><summary>{len(between)} groups between</summary>'
         f'<div class="inside wide-table"><table>{head}<tbody>{"".join(between)}</tbody></table></div></details>'
-        f'<div class="card wide-table"><table>{head}<tbody>{"".join(worst)}</tbody></table></div>'
+        f'<div class="card wide-table"><table>{head}<tbody>{"".join(bottom)}</tbody></table></div>'
     )
 
 
@@ -127,7 +136,7 @@ def _row(group: Group, marks: list[str], names: list[str]) -> str:
 
 
 def prompt_histories(record: GroupRecord) -> str:
-    """Returns a sentence, and of each prompt that was sampled more than once a small curve; empty where none was."""
+    """Returns a sentence, and of each prompt that was sampled in several iterations a small curve; or nothing."""
     seen = [history for history in record.prompts.values() if len(history.means) > 1]
     if not seen:
         return ""
@@ -136,15 +145,17 @@ def prompt_histories(record: GroupRecord) -> str:
     last = max(one.iterations[-1] for one in seen)
     rows = "".join(_history_row(history, span, last) for history in seen[:MAX_PROMPTS])
     head = (
-        '<thead><tr><th>prompt</th><th class="right optional">times</th><th>over the run</th>'
+        '<thead><tr><th>prompt</th><th class="right optional">iterations</th><th>over the run</th>'
         '<th class="right">first</th><th class="right">last</th></tr></thead>'
     )
-    shown = min(len(seen), MAX_PROMPTS)
+    shown, total = min(len(seen), MAX_PROMPTS), len(record.prompts)
     cut = f" The {shown} hardest ones are shown." if shown < len(seen) else ""
+    some = f"{len(seen)} of {total} prompts were" if total > 1 else "The one prompt was"
     return (
-        f'<p class="about after">{len(seen)} of {len(record.prompts)} prompts were sampled more than once. The mean '
-        f"total of each time, from the prompt that is now the hardest.{cut}</p>"
-        f'<details data-name="prompts"><summary>The history of {shown} prompts</summary><div class="inside wide-table">'
+        f'<p class="about after">{some} sampled in more than one iteration. The mean total of each, from the prompt '
+        f"that is now the hardest.{cut}</p>"
+        '<details data-name="prompts"><summary>The history of '
+        f'{"one prompt" if shown == 1 else f"{shown} prompts"}</summary><div class="inside wide-table">'
         f"<table>{head}<tbody>{rows}</tbody></table></div></details>"
     )
 

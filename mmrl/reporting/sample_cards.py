@@ -11,7 +11,7 @@ from PIL import Image
 
 from mmrl.reporting.formatting import breakable, number, shown_text
 from mmrl.reporting.players import Players
-from mmrl.reporting.samples import LARGEST, LARGEST_ANSWERED, TINY, Sample, Snapshot, data_uri
+from mmrl.reporting.samples import LARGEST, LARGEST_ANSWERED, TINY, Sample, Snapshot, data_uri, look_of
 
 TITLES = {"best": "best", "worst": "worst", "widest": "widest spread"}
 MAX_CARDS = 24
@@ -153,8 +153,7 @@ def cell(sample: Sample, media: Media) -> str:
 
 
 def _image(size: tuple[int, int], label: str, source: str) -> str:
-    crisp = ' class="crisp"' if max(size) <= TINY else ""
     return (
-        f'<img{crisp} loading="lazy" alt="{shown_text(label)}" width="{size[0]}" height="{size[1]}" '
+        f'<img{look_of(size)} loading="lazy" alt="{shown_text(label)}" width="{size[0]}" height="{size[1]}" '
         f'src="{escape(source)}">'
     )

@@ -6,9 +6,10 @@ from PIL import Image
 
 from mmrl.reporting.formatting import breakable, number, shown_text
 from mmrl.reporting.players import Players
-from mmrl.reporting.samples import LARGEST, LARGEST_ANSWERED, TINY, Pairs, Sample, data_uri, is_tiny
+from mmrl.reporting.samples import LARGEST, LARGEST_ANSWERED, TINY, Pairs, Sample, data_uri, look_of
 
 MAX_PAIRS = 24
+MAX_OPEN = 8  # pairs of which all is seen at once; the others are folded
 LARGEST_STRIP = 768  # pixels of the width of a strip of frames
 WIDE = 400  # pixels: wider ones were photographs or whole screens, which need half of the page
 
@@ -28,7 +29,17 @@ def pair_cards(pairs: Pairs | None) -> str:
         return ""
     shown, players = pairs.pairs[:MAX_PAIRS], Players()
     room = room_of([sample for pair in shown for sample in pair])
-    return f'<div class="pairs{room}">{"".join(_card(before, after, players) for before, after in shown)}</div>'
+    return folded([_card(before, after, players) for before, after in shown], room, MAX_OPEN)
+
+
+def folded(cards: Sequence[str], room: str, num_open: int) -> str:
+    """Returns the first cards, and the others behind a line that opens them; `room`: the class of `room_of`."""
+    first = f'<div class="pairs{room}">{"".join(cards[:num_open])}</div>'
+    if len(cards) <= num_open + 1:
+        return f'<div class="pairs{room}">{"".join(cards)}</div>'
+    more = f'<div class="pairs{room}">{"".join(cards[num_open:])}</div>'
+    title = f"<summary>{len(cards) - num_open} more prompts</summary>"
+    return f'{first}<details class="more-pairs" data-name="pairs">{title}<div class="inside">{more}</div></details>'
 
 
 def room_of(samples: Sequence[Sample]) -> str:
@@ -95,9 +106,8 @@ def _strip(picture: Image.Image, label: str) -> str:
 
 
 def _image(picture: Image.Image, label: str, largest: int) -> str:
-    crisp = ' class="crisp"' if is_tiny(picture) else ""
     return (
-        f'<img{crisp} alt="{shown_text(label)}" width="{picture.width}" height="{picture.height}" '
+        f'<img{look_of(picture.size)} alt="{shown_text(label)}" width="{picture.width}" height="{picture.height}" '
         f'src="{data_uri(picture, largest)}">'
     )
 

@@ -18,6 +18,7 @@ LARGEST = 512  # pixels of the longer side: twice what a page shows, enough for 
 LARGEST_ANSWERED = 768  # of a question's image: it is shown larger
 MARK = "<image>"  # where an image stands in a prompt's text
 PLACES = ("best", "worst", "widest")  # of a training group in its iteration
+BROAD = 2.2  # widths of a height: a strip of frames, which cannot be seen in a narrow column
 TINY = 128  # pixels: up to here every pixel is meant to be seen
 
 
@@ -151,6 +152,12 @@ def _uri(kind: str, content: bytes) -> str:
 
 def is_tiny(picture: Image.Image) -> bool:
     return max(picture.size) <= TINY
+
+
+def look_of(size: tuple[int, int]) -> str:
+    """Returns the attribute `class` of a picture: its pixels are meant to be seen, or it is as wide as a film strip."""
+    names = (["crisp"] if max(size) <= TINY else []) + (["broad"] if size[0] > BROAD * size[1] else [])
+    return f' class="{" ".join(names)}"' if names else ""
 
 
 def _read_sample(path: Path, entry: Any) -> Sample:

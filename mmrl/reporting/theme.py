@@ -37,6 +37,7 @@ h2:has(+ .about:not(:empty)) { margin-bottom: 2px; }
 .tile .value { font-size: 26px; line-height: 1.3; font-weight: 600; letter-spacing: -.01em; }
 .tile.main .value { font-size: 40px; line-height: 1.15; letter-spacing: -.025em; white-space: nowrap; }
 .tile.main .value b { color: var(--accent); font-weight: 650; }
+.tile.main .value b.same { color: inherit; }
 .tile.main .value b.worse, .lead strong.worse { color: var(--bad); }
 .tile.main .value span { color: var(--soft); font-weight: 400; }
 .tile .more { color: var(--soft); font-size: 13px; }
@@ -71,6 +72,7 @@ select { font: inherit; color: var(--ink); background: var(--card); border: 1px 
 .pair .sides { display: grid; grid-template-columns: 1fr 1fr; gap: 10px; margin-top: auto; }
 .pair .sides > div { min-width: 0; }
 .pair img + pre.answer { margin-top: 8px; }
+.pair pre.answer + table, .members img + table, .members video + table { margin-top: 6px; }
 .pair .sides.three { grid-template-columns: repeat(3, minmax(0, 1fr)); }
 .pair video { display: block; width: 100%; height: auto; border-radius: 6px; background: var(--faint);
   outline: 1px solid var(--none); }
@@ -120,19 +122,25 @@ details pre { margin: 0; padding: 0 18px 16px; overflow-x: auto; font: 13px/1.5 
 .finding.warning { border-left-color: var(--c3); margin-top: 0; padding: 16px 18px; }
 .finding.note { border-left-color: var(--c4); }
 .finding .head { display: flex; flex-wrap: wrap; align-items: baseline; gap: 4px 10px; margin-bottom: 4px; }
-.finding code { font: 600 14px ui-monospace, Menlo, Consolas, "Liberation Mono", monospace; overflow-wrap: anywhere; }
+.finding code { font: 14px ui-monospace, Menlo, Consolas, "Liberation Mono", monospace; overflow-wrap: anywhere; }
+.finding .head code { font-weight: 600; }
 .finding .when { color: var(--soft); font-size: 13px; margin-left: auto; }
 .finding .cause, .finding .remedy { overflow-wrap: anywhere; }
 .finding .remedy { color: var(--soft); }
-.badge { font-size: 12px; font-weight: 650; padding: 1px 8px; border-radius: 999px; color: #fff;
-  white-space: nowrap; }
-.badge.fatal { background: #b42318; } .badge.warning { background: #8a5200; } .badge.note { background: #2563a0; }
+.finding .head .value { font-size: 14px; color: var(--soft); }
+.finding p > i { font: inherit; font-weight: 600; color: var(--soft); margin-right: 6px; }
+.badge { font-size: 12px; font-weight: 650; padding: 1px 8px; border: 0; border-radius: 999px; margin: 0;
+  color: #fff; white-space: nowrap; }
+.badge.fatal { background: #b42318; } .badge.note { background: #2563a0; }
+.badge.warning { background: #8a5200; border: 0; margin: 0; padding: 1px 8px; }
 .badge.place { background: var(--faint); color: var(--ink); font-weight: 500; }
 .prompt-cell { overflow-wrap: anywhere; width: 60%; }
 .prompt-cell .badge { margin-left: 4px; }
+.prompt-cell bdi { display: inline-block; max-width: 100%; max-height: 9em; overflow: auto; vertical-align: top; }
 .wide-table { overflow-x: auto; }
 #groups > * + * { margin-top: 10px; }
 .about.after { margin: 16px 0 0; }
+.more-pairs { margin-top: 14px; }
 details .inside { padding: 0 18px 14px; }
 .spark { display: block; width: 120px; height: 28px; }
 .spark polyline { fill: none; stroke: var(--c1); stroke-width: 1.5; } .spark circle { fill: var(--c1); }
@@ -141,6 +149,8 @@ details .inside { padding: 0 18px 14px; }
 .members > div, .film > div { min-width: 0; }
 .film { display: flex; overflow-x: auto; padding-bottom: 6px; }
 .film > div { flex: 0 0 200px; }
+.members:has(.broad) { grid-template-columns: repeat(2, minmax(0, 1fr)); }
+.film > div:has(.broad) { flex-basis: min(420px, 86vw); }
 .prompt, pre.answer, .cause, .remedy, .prompt-cell { unicode-bidi: isolate; }
 @media (max-width: 900px) {
   .members { grid-template-columns: repeat(2, minmax(0, 1fr)); }
@@ -160,7 +170,12 @@ details .inside { padding: 0 18px 14px; }
   .tiles { gap: 10px; }
   .tile .value { font-size: 18px; }
   .tile.main .value { font-size: 34px; }
+  .pair .sides:has(.broad), .members:has(.broad), .beside:has(.broad) { grid-template-columns: minmax(0, 1fr); }
   .optional { display: none; }
+  .spark { width: 72px; height: 17px; }
+  .wide-table th, .wide-table td { padding: 6px; }
+  .wide-table th:first-child, .wide-table td:first-child { padding-left: 0; }
+  .wide-table th:last-child, .wide-table td:last-child { padding-right: 0; }
 }
 """ + "".join(
     f".fill-{index} {{ fill: var(--c{index}); }} .stroke-{index} {{ stroke: var(--c{index}); }} "
@@ -192,6 +207,11 @@ function point(plot) {
   const above = box.top + top - tip.offsetHeight - 12;
   tip.style.top = `${above < 8 ? box.top + top + 16 : above}px`;
 }
+const reach = (_, low, high) => {  // a level curve lies in the middle
+  if (low == null) return [0, 1];
+  const around = high > low ? 0 : Math.abs(low) / 10 || 0.1;
+  return around ? [low - around, high + around] : uPlot.rangeNum(low, high, 0.1, true);
+};
 let charts = [];
 chooser?.addEventListener("change", () => { chosen = +chooser.value; tip.style.visibility = "hidden"; });
 const chart = box => {
@@ -211,7 +231,7 @@ const chart = box => {
   const plot = new uPlot({
     ...size(), series, bands, legend: {show: false}, cursor: {y: false}, hooks: {setCursor: [point]},
     scales: {x: {time: false, auto: false, min: span[0], max: span[1],
-      range: (_, low, high) => high > low ? [low, high] : [low - 0.5, high + 0.5]}},
+      range: (_, low, high) => high > low ? [low, high] : [low - 0.5, high + 0.5]}, y: {range: reach}},
     axes: [axis({grid: {show: false}, label: "iteration", incrs: () => chosen ? fine : whole, size: 24}),
       axis({grid: {stroke: () => colour("--faint"), width: 1}, label: unit, values: (_, marks) => marks.map(text),
         size: (_, marks) => 14 + 7 * Math.max(2, ...(marks ?? []).map(mark => mark.length))})],

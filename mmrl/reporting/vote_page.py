@@ -37,7 +37,7 @@ progress::-moz-progress-bar { background: var(--accent); }
 .choice[aria-pressed="true"] { border-color: var(--accent); box-shadow: 0 0 0 1px var(--accent); }
 .choice img, .choice video { display: block; width: 100%; max-height: 62vh; object-fit: contain; border-radius: 8px;
   background: var(--faint); }
-.choice img.crisp { image-rendering: pixelated; }
+.choice img.crisp, .choice video.crisp { image-rendering: pixelated; }
 .choice .answer { margin: 0; font-size: 15px; white-space: pre-wrap; overflow-wrap: anywhere; max-height: 50vh;
   overflow: auto; padding: 6px 4px; }
 .choice img + .answer { margin-top: 8px; }
@@ -122,12 +122,14 @@ function card(output, place) {
     else shown.alt = `output ${place + 1}`;
     if (output.crisp) shown.className = "crisp";
     shown.addEventListener("error", () => shown.replaceWith(make("span", "missing", "This cannot be shown.")));
+    shown.addEventListener("loadedmetadata", () => {  // of a video as small as that every pixel is meant to be seen
+      if (Math.max(shown.videoWidth, shown.videoHeight) <= 128) shown.className = "crisp";
+    });
     shown.src = output.address; choice.append(shown);
   }
   if (output.kind === "text") choice.append(make("div", "answer", output.text));
-  const sides = ["left", "right"];
   label.append(make("kbd", "", form === "pairs" ? ["\\u2190", "\\u2192"][place] : `${place + 1}`),
-    make("span", "", form === "pairs" ? `${sides[place]} is better` : `output ${place + 1}`),
+    make("span", "", form === "pairs" ? "this one is better" : `output ${place + 1}`),
     make("span", "mark", "good"));
   choice.append(label);
   choice.addEventListener("click", () => form === "pairs" ? answer([place]) : toggle(place));

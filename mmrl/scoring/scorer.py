@@ -34,6 +34,7 @@ from mmrl.core.schedules import Schedule
 from mmrl.scoring.calls import Answer, call_once, call_reward
 from mmrl.scoring.metrics import as_wholes, too_many_failed
 from mmrl.scoring.placed_rewards import PlacedReward, is_placeable
+from mmrl.scoring.properties import Properties, join_properties, properties_of
 from mmrl.scoring.streams import SideStream
 from mmrl.system.errors import UnjudgedError, raised
 from mmrl.system.time_limits import Patience, Workers
@@ -98,6 +99,7 @@ class Judgement:
     scores: Scores  # values are NaN exactly where that reward could not judge
     first_failures: tuple[str | None, ...]  # R: the first failure of each reward in words
     seconds: tuple[float, ...]  # R: what the calls of each reward took
+    properties: Properties = field(default_factory=dict)  # [B] by name: what the samples are like
 
     def without_examples(self) -> "Judgement":
         """Returns the judgement without what fitted rewards would learn from, for an evaluation."""
@@ -110,7 +112,9 @@ class Judgement:
         failures = zip(*(part.first_failures for part in parts), strict=True)
         firsts = tuple(next((message for message in each if message), None) for each in failures)
         seconds = tuple(map(sum, zip(*(part.seconds for part in parts), strict=True)))
-        return cls(Scores.join([part.scores for part in parts]), firsts, seconds)
+        counts = [len(part.scores.group) for part in parts]
+        properties = join_properties([part.properties for part in parts], counts)
+        return cls(Scores.join([part.scores for part in parts]), firsts, seconds, properties)
 
 
 @dataclass(frozen=True)
@@ -249,7 +253,8 @@ class Scorer:
             },
         )
         scores, failures = without_too_large(scores, [answer.failure for answer in answers])
-        return Judgement(as_wholes(scores), failures, tuple(answer.seconds for answer in answers))
+        seconds = tuple(answer.seconds for answer in answers)
+        return Judgement(as_wholes(scores), failures, seconds, properties_of(rollout))
 
     def _answers(self, everyone: RewardBatch) -> list[Answer]:
         """Returns the answer of each reward."""

@@ -7,7 +7,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-How = Literal["mean", "mean_of_kinds", "share_at_least", "best_of"]
+How = Literal["mean", "mean_of_kinds", "share_at_least", "best_of", "ratio"]
 RESAMPLES, LEVEL = 2000, 0.95
 AT_ONCE = 2**22  # numbers that are taken from prompts at once: bounds the memory
 
@@ -19,6 +19,7 @@ class SampleScore:
     prompt: int
     value: float | None
     kind: str = ""
+    over: float = 1.0  # what a ratio divides by: the sum of the values by the sum of these
 
 
 @dataclass(frozen=True)
@@ -34,7 +35,7 @@ class Estimate:
 
 @dataclass(frozen=True)
 class _Stratum:
-    """The prompts of one kind: of each the sum of its scores and how many there are."""
+    """The prompts of one kind: of each the sum of its scores, and how many there are; of a ratio the sum of `over`."""
 
     sums: NDArray[np.float64]  # [P]
     counts: NDArray[np.float64]  # [P]
@@ -43,7 +44,7 @@ class _Stratum:
 def estimate(
     scores: Sequence[SampleScore], how: How, at: float | None = None, *, seed: int = 0, resamples: int = RESAMPLES
 ) -> Estimate | None:
-    """Returns the number of all samples with its interval; None where none was judged.
+    """Returns the number of all samples with its interval; None where none was judged, or a ratio has nothing below.
 
     A sample that could not be judged does not count. The interval is the percentile bootstrap (Efron and Tibshirani
     1993, chapter 13): prompts are taken anew with replacement, each with all of its samples, since samples of one
@@ -57,6 +58,8 @@ def estimate(
     if not judged:
         return None
     strata = _strata(judged, how, at)
+    if not all(one.counts.sum() for one in strata):
+        return None
     low, high = _interval(strata, seed, resamples)
     number = float(np.mean([one.sums.sum() / one.counts.sum() for one in strata]))
     return Estimate(number, low, high, len({one.prompt for one in judged}), len(judged))
@@ -78,17 +81,19 @@ def estimates_by_kind(
 
 def _strata(judged: Sequence[SampleScore], how: How, at: float | None) -> list[_Stratum]:
     """Returns the prompts by kind where kinds count alike, else all of them as one stratum."""
-    by_kind: dict[str, dict[int, list[float]]] = {}
+    by_kind: dict[str, dict[int, list[tuple[float, float]]]] = {}
     for one in judged:
         assert one.value is not None, "only judged ones are here"
         value = one.value if at is None else float(one.value >= at)
-        by_kind.setdefault(one.kind if how == "mean_of_kinds" else "", {}).setdefault(one.prompt, []).append(value)
+        entry = (value, one.over if how == "ratio" else 1.0)
+        by_kind.setdefault(one.kind if how == "mean_of_kinds" else "", {}).setdefault(one.prompt, []).append(entry)
     return [_stratum(by_kind[kind], how) for kind in sorted(by_kind)]
 
 
-def _stratum(values: Mapping[int, Sequence[float]], how: How) -> _Stratum:
+def _stratum(values: Mapping[int, Sequence[tuple[float, float]]], how: How) -> _Stratum:
     each = [[max(own)] if how == "best_of" else own for _, own in sorted(values.items())]
-    return _Stratum(np.array([sum(own) for own in each]), np.array([float(len(own)) for own in each]))
+    sums = [sum(value for value, _ in own) for own in each]
+    return _Stratum(np.array(sums), np.array([sum(below for _, below in own) for own in each]))
 
 
 def _interval(strata: Sequence[_Stratum], seed: int, resamples: int) -> tuple[float, float]:
@@ -99,7 +104,8 @@ def _interval(strata: Sequence[_Stratum], seed: int, resamples: int) -> tuple[fl
         rows = max(1, AT_ONCE // size)
         for start in range(0, resamples, rows):
             chosen = rng.integers(0, size, (min(rows, resamples - start), size))
-            means = one.sums[chosen].sum(1) / one.counts[chosen].sum(1)
+            below = one.counts[chosen].sum(1)
+            means = np.divide(one.sums[chosen].sum(1), below, out=np.zeros_like(below), where=below > 0)
             numbers[start : start + len(chosen)] += means / len(strata)
     low, high = np.quantile(numbers, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
     return float(low), float(high)

@@ -20,6 +20,7 @@ from mmrl.plans.sizes import policy_for
 from mmrl.prompts.filtering import reader_of
 from mmrl.prompts.stream import PromptStream
 from mmrl.scoring.metrics import degenerate_groups, groups_outside, plain_total
+from mmrl.scoring.properties import Properties, join_properties, property_metrics
 from mmrl.scoring.scorer import Judgement, Scorer, ScoringQueue
 from mmrl.training.allocation import further_members
 from mmrl.training.processes import Processes
@@ -103,6 +104,7 @@ class Collector:
         """
         self._videos.clear()
         rounds: list[tuple[Rollout | None, Scores, Tensor, Paths | None]] = []
+        properties: list[Properties] = []
         kept: list[int] = []
         hinted: list[Prompt] = []  # of groups that failed as a whole: taken again, with a hint
         num_unread = num_hinted = 0
@@ -122,7 +124,8 @@ class Collector:
             num_unread += len(unread)
             if number == 0 and self.groups.more is not None:
                 rollout, judgement = self._with_further_members((rollout, judgement), keyed, iteration, weights)
-            scores, local_rows, paths, more_seconds = self._gather(rollout, judgement)
+            scores, local_rows, paths, more_seconds, measured = self._gather(rollout, judgement)
+            properties.append(measured)
             seconds = [before + more for before, more in zip(seconds, more_seconds, strict=True)]
             rounds.append((rollout, scores, local_rows, paths))
             read = [one for one in keyed if one[0].prompt_index not in unread]
@@ -142,7 +145,10 @@ class Collector:
         if self.groups.more is not None:
             sizes = rounds[0][1].prompt_index.bincount()
             metrics["groups/largest"] = float(sizes.max()) if len(sizes) else 0.0
-        return replace(_join(rounds, sorted(kept), metrics), videos=tuple(self._videos))
+        joined = _join(rounds, sorted(kept), metrics)
+        everything = join_properties(properties, [len(scores.group) for _, scores, *_ in rounds])
+        metrics |= property_metrics(joined.scores, everything)
+        return replace(joined, videos=tuple(self._videos))
 
     def prefetch(self) -> None:
         """Lets the policy begin to decode and encode this process's prompts of the next iteration, if it can.
@@ -308,9 +314,9 @@ class Collector:
 
     def _gather(
         self, rollout: Rollout | None, judgement: Judgement | None
-    ) -> tuple[Scores, Tensor, Paths | None, list[float]]:
-        """Returns what all processes sampled: scores and paths in the order of prompt indices, and the seconds of each
-        reward.
+    ) -> tuple[Scores, Tensor, Paths | None, list[float], Properties]:
+        """Returns what all processes sampled: scores, paths and properties in the order of prompt indices, and the
+        seconds of each reward.
 
         The tensor in second place holds the rows of this process's samples in the scores. Seconds are the mean over
         processes.
@@ -327,7 +333,8 @@ class Collector:
         paths = _joined([paths for _, paths in gathered])
         seconds = [spent / self.processes.num_processes for spent in everyone.seconds]
         paths = paths[order] if paths is not None else None
-        return everyone.scores.select(order), place[first : first + count], paths, seconds
+        properties = {name: values[order] for name, values in everyone.properties.items()}
+        return everyone.scores.select(order), place[first : first + count], paths, seconds, properties
 
     def _worth_keeping(self, scores: Scores, paths: Paths | None, keyed: Sequence[KeyedPrompt]) -> list[int]:
         everyone = [key.prompt_index for key, _ in keyed]

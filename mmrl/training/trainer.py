@@ -39,6 +39,7 @@ from mmrl.training.callbacks import CallbackError, Callbacks, Event, TrainContro
 from mmrl.training.checkpoint import Checkpoint
 from mmrl.training.divergence import MAX_STUCK, both_fell, check_weights, diverged, norm_metrics, stuck_for
 from mmrl.training.engine_watch import EngineWatch
+from mmrl.training.examination import Examination
 from mmrl.training.held_out import EvaluationStopped, Evaluator, save_samples
 from mmrl.training.held_out import Result as Evaluated
 from mmrl.training.member_sampling import member_importance
@@ -83,6 +84,7 @@ class Trainer:
     newest_held_out: Mapping[str, float] = field(default_factory=dict)  # of the newest evaluation of this start
     engine_watch: EngineWatch = field(default_factory=EngineWatch)
     watch: Watch | None = None  # the doctor, on the main process of a run
+    examination: Examination | None = None  # of the first iterations of a run that is made for the doctor
     memory: PhaseMemory = field(init=False)
 
     def __post_init__(self) -> None:
@@ -409,13 +411,17 @@ class Trainer:
             refilled = self.replay(collected, rollout, batch, iteration)
             rollout, batch, kept, replayed = refilled.rollout, refilled.batch, refilled.prompt_indices, refilled.metrics
             old = "recorded" if refilled.num_replayed and old == "itself" else old
-        parts = minibatches(kept, updates, self.config.seed, iteration)
+        parts, examined = minibatches(kept, updates, self.config.seed, iteration), dict[str, float]()
+        if self.examination is not None:
+            examined = self.examination.before(updater, collected, rollout, batch, old, iteration)
         steps, norms = self._steps(updater, parts, iteration, rollout, batch, old)
+        if self.examination is not None:
+            examined |= self.examination.after(updater, collected, batch, iteration)
         if decay is not None:
             self.policy.weights.average("old", decay)
         metrics = {"optimizer/learning_rate": rate, "optimizer/steps": float(len(steps))}
         self.progress.stuck = stuck_for(self.progress.stuck, norms, may_scale=self.processes.may_scale)
-        return metrics | mismatch | replayed | norm_metrics(norms) | mean_metrics(steps, self.processes)
+        return metrics | mismatch | replayed | examined | norm_metrics(norms) | mean_metrics(steps, self.processes)
 
     def _steps(
         self,

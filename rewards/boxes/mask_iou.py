@@ -1,5 +1,6 @@
 """The overlap of an answered mask with the true one, or the share of answered points inside of it."""
 
+import math
 from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal
 
@@ -18,7 +19,7 @@ from ..base.detections import unfenced
 from ..base.grounding import canvas_of
 from ..base.masks import Mask, RunLengths, pixels_of, read_shape, twice_area
 
-Measure = Literal["iou", "dice", "points"]
+Measure = Literal["iou", "dice", "points", "intersection", "union"]
 MAX_POINTS = 300
 
 
@@ -30,6 +31,8 @@ class MaskIou(TagReward):
       dice    2 |a and m| / (|a| + |m|)
       points  of n answered points, those inside of m / max(n, `num_points`); a repeated point counts as outside.
               Seg-Zero and SAM-R1 hand such points to a segmenter; this measure needs none
+      intersection, union  |a and m| and |a or m| in pixels, from 0 without an end: the ratio of their sums over samples
+              is the cIoU of LISA (arXiv 2308.00692); an answer that is no mask has the union |m|
     With a `threshold` the score is 1 where the measure is above it, else 0.
 
     The target is in run lengths, `{"size": [height, width], "counts": ...}` as pycocotools and COCO's files have them
@@ -54,6 +57,14 @@ class MaskIou(TagReward):
     num_points: Annotated[int, Field(ge=1)] = 2  # of `points`: how many the answer should have at least; Seg-Zero's
     tag: str | None = "answer"  # the tag of the answer, `<tag>...</tag>`; null: the whole text
 
+    def __post_init__(self) -> None:
+        """Raises ValueError as its parent does, and for a threshold of a count of pixels."""
+        super().__post_init__()
+        if self.measure in ("intersection", "union"):
+            if self.threshold is not None:
+                raise ValueError(f"threshold goes with measures in [0, 1], got the measure {self.measure}")
+            object.__setattr__(self, "range", (0.0, math.inf))  # of this one, not of the class
+
     def check(self, prompt: Prompt) -> None:
         """Raises ValueError where the target is no mask, or an empty one."""
         _true_shape(prompt)
@@ -73,7 +84,7 @@ class MaskIou(TagReward):
             try:
                 value = self._judge(read_literal(unfenced(extract(text, self.tag)).strip()), known[key], canvas)
             except ParseError:
-                value = 0.0
+                value = float(np.count_nonzero(known[key])) if self.measure == "union" else 0.0
             scores.append(value if self.threshold is None else float(value > self.threshold))
         return torch.tensor(scores, dtype=torch.float32)
 
@@ -83,6 +94,8 @@ class MaskIou(TagReward):
             return sum(_holds(true, point) for point in set(points)) / max(len(points), self.num_points)
         answered = pixels_of(read_shape(value), canvas, is_answer=True)
         both, total = np.count_nonzero(answered & true), np.count_nonzero(answered) + np.count_nonzero(true)
+        if self.measure in ("intersection", "union"):
+            return float(both if self.measure == "intersection" else total - both)
         return both / (total - both) if self.measure == "iou" else 2 * both / total
 
 

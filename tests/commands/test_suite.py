@@ -10,7 +10,7 @@ import pytest
 from mmrl.commands.suite import Wanted, evaluate_suites
 from mmrl.commands.train import weights_of
 from mmrl.core.config import load_config
-from mmrl.core.suites import load_suite
+from mmrl.core.suites import load_suite, suite_names
 from mmrl.system.errors import ConfigError
 from tests.process_runs import ended_well, mmrl, train, write_inputs
 
@@ -106,6 +106,8 @@ def test_what_cannot_be_is_refused(tmp_path: Path) -> None:
         (("how: mean_of_kinds, by: kind", "how: mean_of_kinds"), "needs `by`"),
         (("how: mean_of_kinds, by: kind", "how: share_at_least"), "needs `at`"),
         (("of: redness", "of: rednes"), "did you mean 'redness'"),
+        (("how: mean_of_kinds, by: kind", "how: ratio"), "ratio goes with `over`"),
+        (("how: mean_of_kinds, by: kind", "how: ratio, over: rednes"), "number.over .*did you mean 'redness'"),
         (("title: Redness", "titel: Redness"), "titel"),
     ],
 )
@@ -113,3 +115,29 @@ def test_a_wrong_suite_is_named(change: tuple[str, str], message: str, tmp_path:
     (tmp_path / "mine.yaml").write_text(SUITE.replace(*change))
     with pytest.raises(ConfigError, match=message):
         load_suite(str(tmp_path / "mine.yaml"))
+
+
+# a shipped config for each suite whose policy makes what it tests
+MADE_BY = {
+    "images": "flow_grpo_sd35",
+    "videos": "flow_dpo_wan",
+    "answers": "grpo_care_qwen25vl_7b",
+    "actions": "gui_g2_qwen25vl_7b",
+}
+OF_CLIPS = ("charades_sta", "tvgbench", "video_mme")
+
+
+def config_of(suite: str) -> str:
+    if suite == "gedit_bench":
+        return "flow_grpo_flux_kontext"
+    return "video_r1_qwen25vl_7b" if suite in OF_CLIPS else MADE_BY[load_suite(suite).settings.kind]
+
+
+@pytest.mark.exhaustive  # ten to forty seconds each: docs/suites.md
+@pytest.mark.parametrize("suite", suite_names())
+def test_every_suite_runs_on_its_twin(suite: str, tmp_path: Path) -> None:
+    evaluate_suites(Wanted(config_of(suite), is_tiny=True, out=tmp_path), [suite])
+    (file,) = tmp_path.rglob("card.json")
+    card = json.loads(file.read_text())
+    assert card["suite"] == suite and card["failures"] == 0 and card["interval"][0] <= card["number"]
+    assert {name for name, one in card["also"].items() if one["number"] is None} == set()

@@ -399,8 +399,17 @@ def test_a_kill_loses_no_answer(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow  # two short runs
-@pytest.mark.parametrize(("loss", "layout"), [("flow_dpo", "votes"), ("kto", "vote_labels")])
-def test_training_moves_towards_what_was_chosen(loss: str, layout: str, tmp_path: Path, mmrl: CommandLine) -> None:
+@pytest.mark.parametrize(
+    ("loss", "layout", "reward"),
+    [
+        ("flow_dpo", "votes", "{name: given_score}"),
+        ("flow_dpo", "votes", "{name: human, votes: VOTES}"),  # it knows the pictures of the rows by their pixels
+        ("kto", "vote_labels", "{name: given_score}"),
+    ],
+)
+def test_training_moves_towards_what_was_chosen(
+    loss: str, layout: str, reward: str, tmp_path: Path, mmrl: CommandLine
+) -> None:
     folder, listed = tmp_path / "samples" / "000000", []
     folder.mkdir(parents=True)
     for number, text in enumerate(("red circle top left", "blue cross bottom right")):
@@ -416,11 +425,13 @@ def test_training_moves_towards_what_was_chosen(loss: str, layout: str, tmp_path
         f"loss={{name: {loss}, draws: 4, beta: 100.0{', threshold: 0.5' if loss == 'kto' else ''}}}", "iterations=4",
         "prompts_per_iteration=2", "optimizer.learning_rate=1e-3", "evaluation=null", "--out", str(tmp_path / "out"),
         "advantage={name: score}" if loss == "kto" else "seed=0",
+        f"rewards=[{reward.replace('VOTES', str(own.file.path))}]",
     )  # fmt: skip
     assert ended.code == 0, ended.err
     name = {"flow_dpo": "loss/margin", "kto": "loss/accuracy"}[loss]
-    values = [json.loads(line)[name] for line in (tmp_path / "out/metrics.jsonl").read_text().splitlines()]
-    assert values[-1] > values[0], values
+    lines = [json.loads(line) for line in (tmp_path / "out/metrics.jsonl").read_text().splitlines()]
+    assert lines[-1][name] > lines[0][name], [line[name] for line in lines]
+    assert all(line["reward/failed"] == 0 for line in lines), "every picture of the rows has votes"
 
 
 def test_two_processes_may_write_to_one_file(tmp_path: Path) -> None:

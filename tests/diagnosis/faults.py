@@ -53,6 +53,8 @@ ROOTED = paid_by("rooted", "differentiable: true")
 TWO_REWARDS = f"rewards=[{{name: shapes, measure: graded}}, {{name: python, function: {REWARDS}:constant}}]"
 WITH_KL = ("loss.kl=k3", "loss.kl_coef=1.0e-6")
 FEW_WANTED = ("groups.degenerate=refill", "groups.max_refills=1", "groups.mean_between=[0.45,0.5]")
+POLICIES = "modality.name=tests.diagnosis.planted_policies"
+LATE = ("sampler.share_noise=true", "sampler.window={mode: range, first: 4, last: 5}")
 TO_THE_CORNER = (paid_by("corner"), "optimizer.learning_rate=5e-4")
 LONGER = (paid_by("long"), "optimizer.learning_rate=1e-3")
 WARM = ("sampler.temperature=2.0", "sampler.max_tokens=64")
@@ -193,5 +195,68 @@ FAULTS = (
         "trl issues on out-of-memory after hundreds of steps: something is kept of each batch",
         (paid_by("leaking"),),
         (Lab("lab/grpo", iterations=12), Lab("lab/mix_grpo", iterations=12)),
+    ),
+    Fault(
+        "learning_rate_too_high",
+        "one step for each rollout, whose ratio is 1: quickstarts, Flow-GRPO; flow_grpo issue 186",
+        ("optimizer.learning_rate=2e-3",),
+        (Lab("lab/flow_grpo"), Lab("quickstart_grounding")),
+        ("optimizer.learning_rate=3e-3",),
+    ),
+    Fault(
+        "ratio_off_at_start",
+        "DanceGRPO issues 45 and 114, trl issue 6789: the ratio is not 1 before the first update",
+        (f"{POLICIES}:Dropping",),
+        (Lab("lab/grpo"), Lab("lab/mix_grpo")),
+        (f"{POLICIES}:SampledOtherwise",),
+    ),
+    Fault(
+        "reference_differs_at_start",
+        "open-r1 and trl: the KL is above 0 in the first step, of a reference in other precision or with an adapter",
+        (f"{POLICIES}:OtherReference",),
+        (Lab("lab/grpo", WITH_KL), Lab("lab/mix_grpo", ("loss.kl_coef=1.0e-6",))),
+        (f"{POLICIES}:OtherReferenceOfImages",),
+    ),
+    Fault(
+        "gradient_is_noise",
+        "open-r1 issues 436 and 474: the reward does not rise, with 1 prompt a step",
+        (paid_by("noise"),),
+        (Lab("lab/grpo"), Lab("quickstart_grounding")),
+    ),
+    Fault(
+        "tensors_without_gradient",
+        "ms-swift issue 4547 and others: what is trained is not what the loss reaches",
+        (f"{POLICIES}:TrainsUnused",),
+        (Lab("lab/flow_grpo"), Lab("lab/nft")),
+    ),
+    Fault(
+        "images_shrunk",
+        "VLM-R1 and ScreenSpot-Pro, arXiv 2504.07981: max_pixels of the defaults on large screenshots",
+        ("modality.max_pixels=2000",),
+        (Lab("lab/grpo"), Lab("quickstart_grounding")),
+    ),
+    Fault(
+        "rollouts_worse_than_evaluation",
+        "flow_grpo issue 182: training samples by other means than the evaluation, and what they give is noise",
+        ("sampler.temperature=4.0",),
+        (Lab("lab/grpo"), Lab("quickstart_grounding")),
+    ),
+    Fault(
+        "warmup_too_long",
+        "trl: warmup_steps of a longer run",
+        ("optimizer.warmup=3",),
+        (Lab("lab/grpo"), Lab("lab/mix_grpo")),
+    ),
+    Fault(
+        "batch_below_recipe",
+        "DanceGRPO issue 45: fewer GPUs, the recipe's learning rate",
+        ("prompts_per_iteration=4",),
+        (Lab("lab/grpo"), Lab("lab/mix_grpo")),
+    ),
+    Fault(
+        "nothing_is_shared",
+        "flow_grpo's Fast variant: the steps before the random ones are the same for a group that begins alike",
+        ("sampler.share_noise=false",),
+        (Lab("lab/flow_grpo_fast", LATE), Lab("lab/motion_flow_grpo_fast", LATE)),
     ),
 )

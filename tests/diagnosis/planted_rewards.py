@@ -1,10 +1,13 @@
 """Sick rewards, each of a kind that people have written: for the faults of tests/diagnosis/faults.py."""
 
 import mmap
+import random
 import re
 import time
 
 from torch import Tensor
+
+from mmrl.core.data import Prompt
 
 
 def constant(seed: int) -> float:
@@ -69,3 +72,8 @@ def leaking(seed: int, iteration: int) -> float:
     LEAKED.append(mmap.mmap(-1, 2**20))
     LEAKED[-1].write(b"1" * 2**20)
     return float(seed % 7)
+
+
+def noise(seed: int, prompt: Prompt) -> float:
+    """Throws a die."""
+    return random.Random(f"{seed} {prompt.text}").random()

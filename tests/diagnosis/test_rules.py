@@ -109,6 +109,12 @@ def planted(config: RunConfig, **curves: list[float]) -> History:
             {"time__reward__judge": [6.0] * 3, "time__iteration": [10.0] * 3},
             {"time__reward__judge": [1.0] * 3, "time__iteration": [10.0] * 3},
         ),
+        ("prompts_cut", {"doctor__prompts__cut": [0.3]}, {"doctor__prompts__cut": [0.05]}),
+        (
+            "samples_stale",
+            {"engine__effective": [0.3] * 3, "engine__truncated": [0.0] * 3},
+            {"engine__effective": [0.9] * 3, "engine__truncated": [0.05] * 3},
+        ),
         (
             "media_are_slow",
             {"time__decoding": [3.0] * 3, "time__iteration": [10.0] * 3},

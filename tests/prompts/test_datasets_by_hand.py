@@ -51,6 +51,7 @@ PARTS = [{"type": "image", "image": "a.png"}, {"type": "text", "text": "What?"}]
         ("columns", {"prompt": "How many?", "answer": "4", "count": "4"}, {"answer": "4", "count": 4}),
         ("geneval", {"tag": "counting", "include": [{"class": "bench", "count": 2}], "prompt": "two benches"},
          {"tag": "counting", "include": [{"class": "bench", "count": 2}]}),
+        ("drawbench", {"prompts": "a red cat", "category": "Colors"}, {"category": "Colors"}),
         ("geneval2", {"prompt": "two cows", "atom_count": 2, "vqa_list": [["How many cows?", "two"]],
                       "skills": ["count"]},
          {"atom_count": 2, "vqa_list": [["How many cows?", "two"]], "skills": ["count"]}),

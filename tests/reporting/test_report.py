@@ -110,7 +110,7 @@ def test_a_run_that_was_stopped_says_so_and_claims_no_score_of_its_end(tmp_path:
     [
         (TRAINING, "Training reward rose from 0.100 to 0.300 in 30 s"),
         (TRAINING[::-1], "Training reward fell from 0.300 to 0.100 in 30 s"),
-        ([TRAINING[0], TRAINING[0]], "Training reward stayed the same, from 0.100 to 0.100 in 20 s"),
+        ([TRAINING[0], TRAINING[0]], "Training reward stayed at 0.100 in 20 s"),
         ([{"iteration": 5, "loss/total": 1.0}], "Trained: 5 iterations."),
     ],
 )

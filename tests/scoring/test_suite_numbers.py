@@ -86,6 +86,17 @@ def test_a_number_of_kinds_is_computed_as_the_whole_is() -> None:
     }
 
 
+def test_a_ratio_is_that_of_the_sums_with_an_interval_over_prompts() -> None:
+    """A cIoU: intersections of 10 and 0 pixels by unions of 10 and 90, where the mean of the ratios is 0.5."""
+    scores = [SampleScore(0, 10.0, over=10.0), SampleScore(1, 0.0, over=90.0), SampleScore(2, None, over=7.0)]
+    found = estimate(scores, "ratio", seed=5, resamples=40)
+    assert found is not None and found.number == pytest.approx(0.1) and found.prompts == 2
+    chosen = np.random.default_rng(5).integers(0, 2, (40, 2))
+    ratios = [sum((10.0, 0.0)[n] for n in row) / sum((10.0, 90.0)[n] for n in row) for row in chosen.tolist()]
+    assert (found.low, found.high) == pytest.approx(tuple(np.quantile(ratios, [0.025, 0.975])))
+    assert estimate([SampleScore(0, 0.0, over=0.0)], "ratio") is None
+
+
 @pytest.mark.slow
 def test_the_interval_is_scipys() -> None:
     stats = pytest.importorskip("scipy.stats")

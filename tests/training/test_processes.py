@@ -15,6 +15,7 @@ import torch
 from tests.process_runs import (
     PROMPTS,
     SETTINGS,
+    assert_same_metrics,
     assert_same_run,
     ended_well,
     final_tensors,
@@ -158,7 +159,7 @@ def test_a_run_can_be_resumed_by_another_number_of_processes(first: int, tmp_pat
     for name, tensor in expected.items():
         torch.testing.assert_close(got[name], tensor, atol=1e-5, rtol=0, msg=name.__add__)
     for line, other in zip(metrics(straight), metrics(tmp_path / "broken"), strict=True):
-        assert other == pytest.approx(line, abs=1e-4)
+        assert_same_metrics(line, other)
 
 
 @pytest.mark.slow  # two runs of the lab

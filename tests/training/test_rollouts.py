@@ -83,7 +83,8 @@ def test_what_is_watched_of_answers_is_meant_over_all_that_were_drawn() -> None:
     lengths = [len(text.split()) for text in collected.rollout.outputs.texts]
     assert len(lengths) > 4 * 6  # with a refill
     assert collected.metrics.pop("time/reward/zeros") > 0
-    assert collected.metrics == {"answers/tokens": sum(lengths) / len(lengths)}
+    others = {name: one for name, one in collected.metrics.items() if not name.startswith(("samples/", "follows/"))}
+    assert others == {"answers/tokens": sum(lengths) / len(lengths)}
 
 
 def test_chunks_are_scored_on_a_thread_of_their_own_only_where_that_is_wanted() -> None:

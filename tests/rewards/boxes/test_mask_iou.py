@@ -238,7 +238,7 @@ def test_targets_that_are_of_another_image_cannot_judge() -> None:
 @in_one_test(
     ("settings", "message"),
     [
-        ({"measure": "giou"}, "measure must be one of iou, dice, points, got 'giou'"),
+        ({"measure": "giou"}, "measure must be one of iou, dice, points, intersection, union, got 'giou'"),
         ({"threshold": 1}, "threshold must be"),
         ({"num_points": 0}, "num_points must be at least 1"),
         ({"tag": ""}, "tags must be"),
@@ -247,3 +247,13 @@ def test_targets_that_are_of_another_image_cannot_judge() -> None:
 def test_impossible_settings_are_refused(settings: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         MaskIou(**settings)
+
+
+def test_pixels_of_the_intersection_and_of_the_union_are_counted() -> None:
+    """The answer holds columns 6 to 14 of the rows 2 to 8: 48 pixels, of which 4 columns lie in the square."""
+    said = [[6, 2, 14, 2, 14, 8, 6, 8]]
+    assert judge(said, measure="intersection") == 24 and judge(said, measure="union") == 48 + 48 - 24
+    assert judge("no mask", measure="intersection") == 0 and judge("no mask", measure="union") == 48
+    assert MaskIou(measure="union").range == (0.0, float("inf")) and MaskIou().range == (0.0, 1.0)
+    with pytest.raises(ValueError, match="threshold goes with measures in"):
+        MaskIou(measure="union", threshold=0.5)

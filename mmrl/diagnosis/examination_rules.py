@@ -1,0 +1,106 @@
+"""What `mmrl doctor CONFIG` measured in the first iterations; no other run has these metrics."""
+
+from mmrl.diagnosis.history import History
+from mmrl.diagnosis.symptoms import Rule, Symptom
+
+# Mean |log-ratio| of tokens at the first update. The labs have 4e-7 in float32 and 1e-4 in bfloat16; a real vLLM stays
+# below 0.004 where it has the weights (docs/real_vllm.md). A tenth of the clip range where that is less.
+FAR = 0.02
+
+
+def _ratio_off_at_start(history: History) -> Symptom | None:
+    """At the first update the ratio is 1: DanceGRPO's authors look there first (its issue 45)."""
+    size, clip = history.first("doctor/ratio/mean", 1), history.config.loss.get("clip_low")
+    limit = min(FAR, clip / 10) if isinstance(clip, float) else FAR
+    if size is None or size <= limit:
+        return None
+    again, alone = (history.first(f"doctor/ratio/{name}", 1) or 0.0 for name in ("again", "alone"))
+    parts = {"dropout or other randomness in the network": again, "rounding, which batches change": alone - again}
+    parts["the way of sampling (its engine, caches or shared prefixes)"] = size - max(again, alone)
+    cause = max(parts, key=lambda name: parts[name])
+    shares = "; ".join(f"{name}: {max(0.0, share):.2g}" for name, share in parts.items())
+    return Symptom(
+        "warning",
+        f"before any update the log-probs that the update computes are off those of sampling by {size:.2g} on average "
+        f"({shares}): mostly {cause}",
+        size,
+        "switch dropout off; use precision: float32 where the rounding is; for an inference engine set correction, and "
+        "see docs/real_vllm.md; updates.old: recomputed makes the first ratio 1, and hides the cause",
+    )
+
+
+def _reference_differs_at_start(history: History) -> Symptom | None:
+    size, clip = history.first("doctor/ratio/reference", 1), history.config.loss.get("clip_low")
+    limit = min(FAR, clip / 10) if isinstance(clip, float) else FAR
+    if size is None or size <= limit:
+        return None
+    return Symptom(
+        "note" if history.config.warm_start else "warning",
+        f"before any update the policy is off its reference by {size:.2g} in the log-prob of a decision",
+        size,
+        "a reference is the model before training: look at warm_start, at the adapter of the model folder, and at the "
+        "precision of both",
+    )
+
+
+def _gradient_is_noise(history: History) -> Symptom | None:
+    """Of rewards by a die the labs have 0.8 to 1.09, of their own rewards 1.14 to 3.9; 1 is expected of pure noise."""
+    ratio, groups = history.first("doctor/gradient/signal_to_noise", 1), history.first("doctor/gradient/groups", 1)
+    if ratio is None or groups is None or ratio >= 1.1:
+        return None
+    return Symptom(
+        "note",
+        f"the gradients of {groups:.0f} groups agree no better than chance: the square of their mean is {ratio:.2f} "
+        "times what noise alone gives",
+        ratio,
+        "raise prompts_per_iteration or group_size, lower updates.minibatches, or take a reward with more signal; "
+        "where the reward does not rise either, it may not depend on what the policy does",
+    )
+
+
+def _tensors_without_gradient(history: History) -> Symptom | None:
+    count, ratio = history.first("doctor/gradient/without", 1), history.first("doctor/gradient/signal_to_noise", 1)
+    if not count or ratio is None:
+        return None
+    return Symptom(
+        "warning",
+        f"{count:.0f} trained tensors have no gradient in any group",
+        count,
+        "`mmrl doctor CONFIG --tiny` names them; leave out of modality.lora.targets what the loss never reaches",
+    )
+
+
+def _prompts_cut(history: History) -> Symptom | None:
+    share = history.first("doctor/prompts/cut", 1)
+    if share is None or share <= 0.1:
+        return None
+    return Symptom(
+        "warning",
+        f"{100 * share:.0f}% of the prompts are longer than the text encoders read: the reward asks for what the "
+        "policy never sees",
+        share,
+        "raise modality.max_sequence_length, or shorten the prompts",
+    )
+
+
+def _images_shrunk(history: History) -> Symptom | None:
+    """Screenshots of 4K at half their sides lose targets of a few pixels: ScreenSpot-Pro, arXiv 2504.07981."""
+    scale = history.first("doctor/images/scale", 1)
+    if scale is None or scale >= 0.6:
+        return None
+    return Symptom(
+        "note",
+        f"images reach the model at {100 * scale:.0f}% of their sides: small text and targets are lost",
+        scale,
+        "raise modality.max_pixels as far as memory allows, or crop",
+    )
+
+
+RULES: dict[str, Rule] = {
+    "ratio_off_at_start": _ratio_off_at_start,
+    "reference_differs_at_start": _reference_differs_at_start,
+    "gradient_is_noise": _gradient_is_noise,
+    "tensors_without_gradient": _tensors_without_gradient,
+    "prompts_cut": _prompts_cut,
+    "images_shrunk": _images_shrunk,
+}

@@ -1,0 +1,66 @@
+"""What the settings and the first numbers of a run say."""
+
+from mmrl.diagnosis.history import History
+from mmrl.diagnosis.symptoms import Rule, Symptom
+
+
+def _rollouts_worse_than_evaluation(history: History) -> Symptom | None:
+    """With few steps or without guidance a base samples what no reward can rank: Flow-GRPO trains with 10 steps of 40,
+    arXiv 2505.05470, section 4.3."""
+    worst: tuple[float, str, float, float] | None = None
+    for name in history.values:
+        if not (name.startswith("held_out/") and name.endswith("/mean")):
+            continue
+        reward = name.removeprefix("held_out/").removesuffix("/mean")
+        sampled, spread = history.values.get(f"reward/{reward}/mean"), history.values.get(f"held_out/{reward}/std")
+        if not sampled or not spread or sampled[0][0] != 1 or history.values[name][0][0] != 0:
+            continue
+        before = history.values[name][0][1]
+        gap = (before - sampled[0][1]) / max(spread[0][1], 1e-9)
+        if gap > 0.5 and (worst is None or gap > worst[0]):
+            worst = gap, reward, sampled[0][1], before
+    if worst is None:
+        return None
+    gap, reward, mean, before = worst
+    return Symptom(
+        "warning",
+        f"{reward} of the first rollouts is {mean:.3g}, and {before:.3g} in the evaluation before training: rollouts "
+        f"are worse by {gap:.2g} times the spread of samples",
+        gap,
+        "give rollouts more of what evaluations have: sampler.num_steps, guidance, sampler.max_tokens, a lower "
+        "temperature; a reward cannot rank samples that are all bad",
+    )
+
+
+def _warmup_too_long(history: History) -> Symptom | None:
+    settings, iterations = history.config.optimizer, history.config.iterations
+    if not history.iteration or settings.warmup <= 0.5 * iterations:
+        return None
+    return Symptom(
+        "warning",
+        f"the learning rate rises for {settings.warmup} iterations of {iterations}",
+        float(settings.warmup),
+        "lower optimizer.warmup, or raise iterations",
+    )
+
+
+def _samples_stale(history: History) -> Symptom | None:
+    """Effective sample size of importance weights: below a half, most samples count for nothing."""
+    size, cut = (history.mean(f"engine/{name}", 3) for name in ("effective", "truncated"))
+    if size is None or (size >= 0.5 and (cut is None or cut <= 0.1)):
+        return None
+    return Symptom(
+        "warning",
+        f"samples of older weights or of another engine count like {100 * size:.0f}% of as many"
+        + ("" if cut is None else f"; the weight of {100 * cut:.2g}% is capped"),
+        size,
+        "send weights more often (rollout.ahead: false), lower optimizer.learning_rate or updates.epochs, or set "
+        "correction.level: token",
+    )
+
+
+RULES: dict[str, Rule] = {
+    "rollouts_worse_than_evaluation": _rollouts_worse_than_evaluation,
+    "warmup_too_long": _warmup_too_long,
+    "samples_stale": _samples_stale,
+}
