@@ -31,6 +31,8 @@ STYLE = """
 .episode .prompt { white-space: pre-line; overflow-wrap: anywhere; max-height: 12em; overflow: auto; font-weight: 500;
   margin-bottom: 8px; }
 .means { max-width: 640px; margin-top: 16px; }
+.means, .episode table { table-layout: fixed; } .means .right { width: 6em; }
+.episode table .right { white-space: normal; }
 @media (max-width: 900px) { .turns { grid-template-columns: repeat(2, minmax(0, 1fr)); } }
 @media (max-width: 640px) { .turns { grid-template-columns: minmax(0, 1fr); } }
 """

@@ -1,12 +1,15 @@
 """The page of sampled prompts: hostile texts, means of scores, what is left out, and the grid of pictures."""
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from PIL import Image
+from playwright.sync_api import Browser, sync_playwright
 
+from mmrl.environments.base.chromium import find_executable
 from mmrl.reporting.contact_sheet import GAP, LINE, MAX_SAMPLED, sampled_sheet
 from mmrl.reporting.sampled_page import MAX_SAMPLES, mean_scores, sampled_page, write_sampled_page
 from mmrl.reporting.samples import Sample, SavedTurn, read_snapshot
@@ -100,3 +103,35 @@ def test_a_folder_of_answers_has_a_page_and_no_sheet(tmp_path: Path) -> None:
     (tmp_path / "samples.json").write_text(json.dumps(listed))
     write_sampled_page(tmp_path, "run")
     assert "yes" in (tmp_path / "index.html").read_text() and not (tmp_path / "contact_sheet.png").exists()
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with sync_playwright() as driver:
+        program = find_executable(None, Path(driver.chromium.executable_path))
+        started = driver.chromium.launch(executable_path=program, args=["--no-sandbox"])
+        yield started
+        started.close()
+
+
+@pytest.mark.slow  # a browser
+def test_nothing_of_a_sample_runs_and_the_page_fits_screens(tmp_path: Path, browser: Browser) -> None:
+    hostile = "<script>document.title='taken'</script><img src=x onerror=\"document.title='taken'\">" + "x" * 300
+    Image.new("RGB", (640, 400), "grey").save(tmp_path / "t.png")
+    turn = {"answer": hostile, "action": f'type "{hostile}"', "reward": 1.0, "screen": "t.png"}
+    given = {"prompt": hostile, "seed": 0, "scores": {hostile: 0.5}, "text": hostile}
+    faults: list[str] = []
+    kinds: tuple[dict[str, Any], ...] = ({}, {"turns": [turn] * 4, "outcome": hostile, "last_screen": "t.png"})
+    for more in kinds:
+        (tmp_path / "samples.json").write_text(json.dumps({"kind": "text", "samples": [given | more] * 2}))
+        write_sampled_page(tmp_path, hostile)
+        for width in (1200, 400):
+            page = browser.new_page(viewport={"width": width, "height": 900})
+            page.on("pageerror", lambda error: faults.append(str(error)))
+            page.on("console", lambda message: faults.append(message.text))
+            page.goto((tmp_path / "index.html").as_uri())
+            assert page.title() != "taken" and not faults
+            assert page.evaluate("document.documentElement.scrollWidth") <= width
+            assert page.locator(".turn").count() == (10 if more else 0)
+            assert page.locator(".marks svg").count() == (3 if more else 0)
+            page.close()
