@@ -280,7 +280,11 @@ def sample(
 
         number = count or (4 if prompts else 1)
         request = Request(source, number, seed, which, checkpoint, sampler, score, overrides or [])
-        sampled = sample_file(request, prompts, folder) if prompts else sample_tasks(request, task or [], folder)
+        try:
+            sampled = sample_file(request, prompts, folder) if prompts else sample_tasks(request, task or [], folder)
+        except (KeyboardInterrupt, _Stopped) as error:
+            is_begun = (folder / "samples.jsonl").is_file()
+            raise _Stopped(f"; the same command goes on in {folder}" if is_begun else "") from error
         for line in [*(sampled.turns() if task else ()), str(sampled)]:
             print(line)
         return

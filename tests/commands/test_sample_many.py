@@ -187,6 +187,13 @@ def test_all_prompts_of_a_file_are_sampled_and_what_is_there_is_not_sampled_agai
         sampled.extend(number for number, _ in numbered)
         return real(request, trainer, sampler, numbered, counter)
 
+    def stopped(*given: Any) -> Any:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(sample_many, "_rollout", stopped)
+    ended = cli(*given)
+    assert ended.code == 130 and "stopped; the same command goes on in out" in ended.err
+    assert Path("out", INDEX).read_text() == "".join(lines[:2]), "the whole prompts alone"
     monkeypatch.setattr(sample_many, "_rollout", counted)
     ended = cli(*given)
     assert (ended.code, ended.out) == (0, "6 samples of 3 prompts, 2 of them from before: out/index.html\n"), ended.err
