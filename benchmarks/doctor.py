@@ -3,7 +3,7 @@
     PYTHONPATH=. python benchmarks/doctor.py planted        # each fault of tests/diagnosis/faults.py in both labs
     PYTHONPATH=. python benchmarks/doctor.py early          # sick runs of the labs, evaluated after each iteration
     PYTHONPATH=. python benchmarks/doctor.py quickstarts    # all of them, whole; `warnings` is what they say
-    PYTHONPATH=. python benchmarks/doctor.py dry_runs       # `mmrl doctor CONFIG --tiny` of every shipped config
+    PYTHONPATH=. python benchmarks/doctor.py dry_runs       # `mmrl doctor CONFIG --tiny` of all but the labs
     PYTHONPATH=. python benchmarks/doctor.py cost           # what the rules and records take of an iteration
     PYTHONPATH=. python benchmarks/doctor.py examined       # what the first iterations of labs measure, and its cost
 
@@ -27,8 +27,9 @@ from mmrl.commands.train import train
 from mmrl.core.config import shipped_names
 from mmrl.core.contracts import ConfigError, RunError
 from mmrl.diagnosis.history import History
-from mmrl.diagnosis.rules import all_findings
+from mmrl.diagnosis.rules import findings_of
 from mmrl.diagnosis.watch import Watch
+from mmrl.reporting.metrics_log import MetricsLog
 from mmrl.reporting.record import read_record
 from mmrl.run_directory import start
 from mmrl.training.examination import Examination
@@ -75,24 +76,28 @@ def early(names: Sequence[str]) -> None:
         with tempfile.TemporaryDirectory() as folder:
             config = start.new_run(run[0], [*run[1:], *OFTEN], Path(folder) / "run")[0]
             train(config, Path(folder) / "run")
-            record = read_record(Path(folder) / "run")
-        found = [one for one in all_findings(History.of_record(record, config)) if one.severity != "note"]
-        series = record.metrics["held_out/score"].finite()
-        scores = dict(zip(series.iterations, series.values, strict=True))
-        first = min((one.iteration for one in found), default=None)
+            lines = MetricsLog(Path(folder) / "run" / "metrics.jsonl").read()
+        history, scores, found, lost = History(config), dict[int, float](), dict[str, int](), None
+        for line in lines:  # of an iteration, or of the evaluation after it
+            at = line["iteration"]
+            history.add(at, {key: value for key, value in line.items() if isinstance(value, float)})
+            scores |= {at: line["held_out/score"]} if "held_out/score" in line else {}
+            for one in findings_of(history):
+                if one.severity != "note" and one.name not in found:
+                    found[one.name] = at
+                    lost = _lost(scores, max(scores)) if lost is None else lost  # by the evaluations until then
         emit(
             "early",
             run=name,
-            warning=first,
-            finding=next((one.name for one in found if one.iteration == first), None),
-            lost_at_warning=None if first is None else round(_lost(scores, first), 3),
+            warning=min(found.values(), default=None),
+            lost_at_warning=lost,
             visible_fall=next((at for at in scores if _lost(scores, at) >= LOST), None),
             lost_in_the_end=round(_lost(scores, max(scores)), 3),
-            found={one.name: one.iteration for one in found},
+            found=found,
         )
 
 
-def _lost(scores: Mapping[float, float], iteration: float) -> float:
+def _lost(scores: dict[int, float], iteration: int) -> float:
     """Returns what the held-out score has lost of its best up to an iteration."""
     return max(value for at, value in scores.items() if at <= iteration) - scores[iteration]
 
@@ -110,7 +115,7 @@ def quickstarts(names: Sequence[str]) -> None:
 
 def dry_runs(names: Sequence[str]) -> None:
     """Examines every shipped config on its twins."""
-    for name in [one for one in shipped_names() if not names or one in names]:
+    for name in [one for one in shipped_names() if (one in names if names else not one.startswith("lab/"))]:
         started = time.perf_counter()
         try:
             found = doctor(name, is_tiny=True)

@@ -238,11 +238,30 @@ def sample(
     source: Source,
     overrides: Overrides = None,
     *,
-    prompt: Annotated[list[str], typer.Option("--prompt", help="The text of a prompt; may be given more than once.")],
+    prompt: Annotated[
+        list[str] | None, typer.Option("--prompt", help="The text of a prompt; may be given more than once.")
+    ] = None,
+    prompts: Annotated[
+        str | None,
+        typer.Option(
+            "--prompts", help="A file of prompts, as a run reads: .txt, .jsonl, .parquet ..., or lab:NAME/SPLIT."
+        ),
+    ] = None,
+    task: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--task", help="An agent's task: its name, its text, or a JSON object; may be given more than once."
+        ),
+    ] = None,
     image: Images = None,
     video: Videos = None,
-    count: Annotated[int, typer.Option("--count", min=1, help="Samples per prompt.")] = 4,
+    count: Annotated[
+        int | None, typer.Option("--count", min=1, help="Samples per prompt: 4 by default, 1 of a --task.")
+    ] = None,
     seed: Annotated[int, typer.Option(help="Seed of the noise.")] = 0,
+    score: Annotated[
+        bool, typer.Option("--score", help="With --prompts or --task: score by the run's rewards as well.")
+    ] = False,
     weights: Which = None,
     at: At = "last",
     sampler: Annotated[
@@ -250,11 +269,32 @@ def sample(
     ] = None,
     out: Annotated[Path | None, typer.Option("--out", help="The folder to write; samples by default.")] = None,
 ) -> None:
-    """Sample pictures, videos or answers with a run's weights (or those of a config, untrained)."""
+    """Sample pictures, videos, answers or episodes with a run's weights (or those of a config, untrained)."""
+    ways = {"--prompt": prompt, "--prompts": prompts, "--task": task}
+    if len(given := [name for name, value in ways.items() if value]) != 1:
+        raise ConfigError(f"sample needs one of {', '.join(ways)}, got {', '.join(given) or 'none'}")
+    which, checkpoint, folder = weights_named(weights), checkpoint_named(at), out or Path("samples")
+    if not prompt:
+        if image or video:
+            raise ConfigError(f"--image and --video belong to a --prompt; {given[0]} brings its own")
+        from mmrl.commands.sample_many import Request, sample_file, sample_tasks
+
+        number = count or (4 if prompts else 1)
+        request = Request(source, number, seed, which, checkpoint, sampler, score, overrides or [])
+        try:
+            sampled = sample_file(request, prompts, folder) if prompts else sample_tasks(request, task or [], folder)
+        except (KeyboardInterrupt, _Stopped) as error:
+            is_begun = (folder / "samples.jsonl").is_file()
+            raise _Stopped(f"; the same command goes on in {folder}" if is_begun else "") from error
+        for line in [*(sampled.turns() if task else ()), str(sampled)]:
+            print(line)
+        return
+    if score:
+        raise ConfigError("--score belongs to --prompts or --task; `mmrl score` scores the samples of a --prompt")
     from mmrl.commands.sample import sample as write_samples
 
     folder = write_samples(
-        *(source, prompt, count, seed, out or Path("samples"), weights_named(weights), checkpoint_named(at)),
+        *(source, prompt, count or 4, seed, folder, which, checkpoint),
         images=image or [],
         videos=video or [],
         by=sampler,

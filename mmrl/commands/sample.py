@@ -49,7 +49,7 @@ def sample(
     _refuse_media(source, prompts, {"--image": images, "--video": videos})
     media, clips = _pictures(images), _clips(videos)
     with restored(source, which, at, overrides, is_whole=True) as (trainer, weights):
-        sampler = _sampler(trainer, by)
+        sampler = sampler_of(trainer, by)
         keys = [GroupKey(seed, 0, number) for number in range(len(prompts))]
         known = {} if media or clips else _known(trainer)  # a target of one image does not hold for another
         questions = [_question(trainer, text, known) or Prompt(text, media, clips=clips) for text in prompts]
@@ -97,7 +97,7 @@ def _refuse_unconditioned(trainer: Trainer, questions: Sequence[Prompt]) -> None
             raise ConfigError(f"--prompt {question.text!r} cannot be sampled: {why}; --image gives its images")
 
 
-def _sampler(trainer: Trainer, name: str | None) -> Sampler:
+def sampler_of(trainer: Trainer, name: str | None) -> Sampler:
     """Returns the sampler of a name; without a name the evaluation's, or the training's where there is none."""
     known: dict[str, Sampler] = {"train": trainer.collector.sampler}
     if trainer.evaluator is not None:

@@ -14,7 +14,7 @@ from mmrl.commands.score_results import NONE_JUDGED, Reckoning, Seeing, outputs_
 from mmrl.media.mp4 import Video, read_frames
 from mmrl.media.pictures import StoredPicture
 from mmrl.media.video import StoredClip, key_frames
-from mmrl.reporting.drawing import filmstrip
+from mmrl.reporting.drawing import Cell, filmstrip
 from mmrl.reporting.formatting import breakable, count, number
 from mmrl.reporting.players import Players
 from mmrl.reporting.samples import TINY, data_uri, is_tiny
@@ -158,4 +158,4 @@ def _picture(item: Item, seeing: Seeing) -> Image.Image | None:
         return Video(*read_frames(item.file)).strip(NUM_FRAMES)
     except ConfigError:  # it was judged by some of its frames
         frames = key_frames(StoredClip(item.file.name, path=item.file), NUM_FRAMES)
-    return filmstrip([frame for _, frame in frames], [f"{second:.1f} s" for second, _ in frames])
+    return filmstrip([Cell(frame, f"{second:.1f} s") for second, frame in frames])

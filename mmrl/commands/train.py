@@ -398,7 +398,7 @@ def refuse_full(out: Path) -> None:
 def checkpoint_beside(folder: Path, at: Literal["last", "best"]) -> Checkpoint:
     """Loads the last or best checkpoint of a run beside which a training may go on, which deletes old checkpoints."""
     while True:
-        path = _checkpoint_of(folder, at)
+        path = checkpoint_of(folder, at)
         try:
             start.refuse_edits(folder, path, EVALUATED)
             return checkpoint.load(path)
@@ -407,7 +407,8 @@ def checkpoint_beside(folder: Path, at: Literal["last", "best"]) -> Checkpoint:
                 raise
 
 
-def _checkpoint_of(folder: Path, at: Literal["last", "best"]) -> Path:
+def checkpoint_of(folder: Path, at: Literal["last", "best"]) -> Path:
+    """Returns the last or best checkpoint of a run. Raises ConfigError where there is none."""
     last = checkpoint_files.latest(folder / "checkpoints")
     if last is None:
         raise ConfigError(f"{folder} holds no checkpoint yet")

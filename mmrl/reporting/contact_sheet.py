@@ -1,5 +1,6 @@
-"""The contact sheet: before above after, one column per prompt."""
+"""The contact sheets: before above after, one column per prompt; and the samples of many prompts in a grid."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from PIL import Image, ImageDraw, ImageFont
@@ -10,6 +11,7 @@ GAP = 12
 SIDE = 72  # room for "before" and "after" at the left
 LINE = 18  # height of a line of the prompt or of an answer
 MAX_LINES = 3
+MAX_SAMPLED = 48  # pictures of a grid
 
 PAGE, INK, SOFT = (255, 255, 255), (27, 29, 33), (95, 101, 112)
 FRAME = (182, 186, 193)  # around pictures, of which some are as white as the page
@@ -69,6 +71,33 @@ def contact_sheet(pairs: Pairs) -> Image.Image | None:
         for before, after, pictures in shown
     ]
     return _sheet(columns, layout)
+
+
+def sampled_sheet(samples: Sequence[Sample]) -> Image.Image | None:
+    """Returns a grid of the pictures of the first samples with their prompts below; None where none has a picture.
+
+    A cell is `width` wide with GAP around it, and has two lines of LINE for the prompt below the picture.
+    """
+    shown = [(sample, picture) for sample in samples[:MAX_SAMPLED] if (picture := sample.picture()) is not None]
+    if not shown:
+        return None
+    is_answered = any(sample.text is not None for sample, _ in shown)
+    is_video = any(sample.video is not None for sample, _ in shown)
+    layout = ANSWERED if is_answered else STRIPS if is_video else PICTURES
+    pictures = [fit(picture, layout.width, layout.height) for _, picture in shown]
+    width, height = max(layout.width // 2, *(p.width for p in pictures)), max(p.height for p in pictures)
+    across = min(layout.columns, len(shown))
+    step = width + GAP, height + 2 * LINE + 2 * GAP
+    sheet = Image.new("RGB", (GAP + across * step[0], GAP + -(-len(shown) // across) * step[1]), PAGE)
+    draw = ImageDraw.Draw(sheet)
+    for index, ((sample, _), picture) in enumerate(zip(shown, pictures, strict=True)):
+        left, top = GAP + index % across * step[0], GAP + index // across * step[1]
+        x, y = left + (width - picture.width) // 2, top + (height - picture.height) // 2
+        draw.rectangle((x - 1, y - 1, x + picture.width, y + picture.height), outline=FRAME)
+        sheet.paste(picture, (x, y))
+        for number, line in enumerate(_lines(sample.question, width, 2)):
+            draw.text((left, top + height + 4 + number * LINE), line, fill=INK, font=_font(), anchor="la")
+    return sheet
 
 
 def _sheet(columns: list[_Column], layout: Layout) -> Image.Image:

@@ -248,25 +248,64 @@ PER_ROW = 3  # as many as are read at half the width of a report
 GAP, LINE = 8, 30  # pixels between cells, and below each for its caption
 
 
-def filmstrip(pictures: Sequence[Image.Image], captions: Sequence[str]) -> Image.Image:
-    """Returns at least one picture with captions as one image, row by row; larger pictures shrink to the cell."""
-    cells = [_narrowed(picture) for picture in pictures]
+@dataclass(frozen=True)
+class Cell:
+    """A picture of a strip, with what stands below it."""
+
+    picture: Image.Image
+    caption: str  # at the left, cut where it is too long
+    note: str = ""  # at the right, whole
+
+
+def filmstrip(cells: Sequence[Cell], legend: Sequence[tuple[Marks, str]] = ()) -> Image.Image:
+    """Returns at least one picture with captions as one image, row by row; larger pictures shrink to the cell.
+
+    `legend`: marks of which kind mean what, below all rows.
+    """
+    pictures = [_narrowed(cell.picture) for cell in cells]
     per_row = math.ceil(len(cells) / math.ceil(len(cells) / PER_ROW))  # rows of like length: four are 2 and 2
     rows = [range(start, min(start + per_row, len(cells))) for start in range(0, len(cells), per_row)]
-    heights = [max(cells[n].height for n in row) + LINE for row in rows]
-    width = max(sum(cells[n].width for n in row) + GAP * (len(row) - 1) for row in rows)
-    strip = Image.new("RGB", (width, sum(heights) + GAP * (len(rows) - 1)), PAPER)
-    size = max(13, max(cell.width for cell in cells) // 15)  # letters grow with the cells, since a report shrinks both
-    pen, font, top = ImageDraw.Draw(strip), ImageFont.load_default(size), 0
+    heights = [max(pictures[n].height for n in row) + LINE for row in rows]
+    width = max(sum(pictures[n].width for n in row) + GAP * (len(row) - 1) for row in rows)
+    size = max(13, max(one.width for one in pictures) // 15)  # letters grow with the cells: a report shrinks both
+    font = ImageFont.load_default(size)
+    below = _legend(legend, width, font) if legend else None
+    strip = Image.new("RGB", (width, sum(heights) + GAP * (len(rows) - 1) + (below.height if below else 0)), PAPER)
+    pen, top = ImageDraw.Draw(strip), 0
     for row, height in zip(rows, heights, strict=True):
         left = 0
         for n in row:
-            strip.paste(cells[n], (left, top))
-            caption = _cut(captions[n], cells[n].width, font)
-            pen.text((left, top + cells[n].height + LINE // 2), caption, fill=INK, font=font, anchor="lm")
-            left += cells[n].width + GAP
+            cell, picture = cells[n], pictures[n]
+            strip.paste(picture, (left, top))
+            middle, note = top + picture.height + LINE // 2, cut(cell.note, picture.width, font)
+            room = picture.width - math.ceil(font.getlength(f"  {note}" if note else ""))
+            pen.text((left, middle), cut(cell.caption, room, font), fill=INK, font=font, anchor="lm")
+            pen.text((left + picture.width, middle), note, fill=INK, font=font, anchor="rm")
+            left += picture.width + GAP
         top += height + GAP
+    if below is not None:
+        strip.paste(below, (0, strip.height - below.height))
     return strip
+
+
+def _legend(
+    lines: Sequence[tuple[Marks, str]], width: int, font: ImageFont.ImageFont | ImageFont.FreeTypeFont
+) -> Image.Image:
+    """Returns the lines of a legend, each with a swatch of its kind of mark."""
+    height, swatch = LINE, LINE
+    whole = Image.new("RGB", (width, height * len(lines)), PAPER)
+    pen = ImageDraw.Draw(whole), 3
+    for number, (marks, text) in enumerate(lines):
+        middle, reach = (number + 0.5) * height, 0.3 * height
+        if marks.boxes:
+            _render_box(pen, (4, middle - reach, swatch - 4, middle + reach), PREDICTED)
+        elif marks.paths:
+            _render_marks(pen, Marks(paths=(((3, middle), (swatch - 6, middle)),)), PREDICTED)
+        elif marks.points:
+            _render_point(pen, (swatch / 2, middle), PREDICTED, 0.7)
+        left = swatch + GAP if marks else 0
+        pen[0].text((left, middle), cut(text, width - left, font), fill=INK, font=font, anchor="lm")
+    return whole
 
 
 def _narrowed(picture: Image.Image) -> Image.Image:
@@ -276,7 +315,7 @@ def _narrowed(picture: Image.Image) -> Image.Image:
     return picture.resize((WIDTH, height), Image.Resampling.LANCZOS)
 
 
-def _cut(text: str, width: int, font: ImageFont.ImageFont | ImageFont.FreeTypeFont) -> str:
+def cut(text: str, width: int, font: ImageFont.ImageFont | ImageFont.FreeTypeFont) -> str:
     """Returns the text as one line no wider than `width` pixels, with an ellipsis where something is missing."""
     text = " ".join(text[:200].split())
     if font.getlength(text) <= width:

@@ -86,8 +86,7 @@ def sample_cards(snapshot: Snapshot, media: Media) -> str:
     shown = snapshot.samples[:MAX_CARDS]
     is_wide = any(sample.text is not None or sample.conditions for sample in shown)
     cards = "".join(
-        f'<article class="card pair"><p class="prompt">{shown_text(sample.question)}</p>'
-        f"{_cell(sample, media)}</article>"
+        f'<article class="card pair"><p class="prompt">{shown_text(sample.question)}</p>{cell(sample, media)}</article>'
         for sample in shown
     )
     return f'<div class="pairs{" wide" if is_wide else ""}">{cards}</div>'
@@ -98,7 +97,7 @@ def group_cards(snapshot: Snapshot, media: Media) -> str:
     cards = []
     for (places, prompt, _), members in groupby(snapshot.samples, key=lambda one: (one.places, one.question, one.seed)):
         words = ", ".join(TITLES[place] for place in places)
-        cells = "".join(f"<div>{_cell(sample, media)}</div>" for sample in members)
+        cells = "".join(f"<div>{cell(sample, media)}</div>" for sample in members)
         cards.append(
             f'<article class="card pair group"><h3>Group: {words}</h3><p class="prompt">{shown_text(prompt)}</p>'
             f'<div class="members">{cells}</div></article>'
@@ -115,7 +114,7 @@ def over_time(snapshots: Sequence[Snapshot], media: Media) -> str:
     for sample in snapshots[-1].samples[:MAX_CARDS]:
         name = (sample.prompt, sample.seed)
         cells = "".join(
-            f'<div><p class="side">iteration {snapshot.iteration}</p>{_cell(known[name], media)}</div>'
+            f'<div><p class="side">iteration {snapshot.iteration}</p>{cell(known[name], media)}</div>'
             for snapshot, known in zip(snapshots, by_name, strict=True)
             if name in known
         )
@@ -134,7 +133,8 @@ def some_of(iterations: Sequence[int]) -> list[int]:
     return [iterations[round(step * last / (MAX_STEPS - 1))] for step in range(MAX_STEPS)]
 
 
-def _cell(sample: Sample, media: Media) -> str:
+def cell(sample: Sample, media: Media) -> str:
+    """Returns a sample's picture, video or answer, and its scores."""
     label = f"sample of: {sample.prompt[:200]}"
     conditions = "".join(media.picture(file, f"condition: {label}", LARGEST) for file in sample.conditions[:1])
     if sample.video is not None:

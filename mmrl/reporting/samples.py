@@ -23,6 +23,16 @@ TINY = 128  # pixels: up to here every pixel is meant to be seen
 
 
 @dataclass(frozen=True)
+class SavedTurn:
+    """One turn of an episode, as it was saved."""
+
+    answer: str
+    action: str  # in words
+    reward: float | None
+    screen: Path | None = None  # with the action on it
+
+
+@dataclass(frozen=True)
 class Sample:
     """One saved output: a picture, a video, a text, or a text and the picture of its question."""
 
@@ -37,6 +47,10 @@ class Sample:
     roles: tuple[str, ...] = ()  # of these images, in order; (): the run does not say
     total: float | None = None  # of a training sample
     places: tuple[str, ...] = ()  # of a training sample's group: best, worst, widest
+    turns: tuple[SavedTurn, ...] = ()  # of an episode
+    outcome: str = ""  # of an episode
+    recording: Path | None = None  # the video of an episode
+    last_screen: Path | None = None  # of an episode
 
     @property
     def question(self) -> str:
@@ -158,9 +172,8 @@ def _read_sample(path: Path, entry: Any) -> Sample:
     if not isinstance(scores, dict):
         raise ConfigError(f"{path}: 'scores' of a sample must be an object, got {scores!r:.200}")
     strip = entry.get("strip")
-    for name, value in (("file", file), ("strip", strip)):
-        if value is not None and (not isinstance(value, str) or Path(value).name != value):
-            raise ConfigError(f"{path}: {name!r} must name a file beside samples.json, got {value!r:.200}")
+    for name in ("file", "strip", "recording", "last_screen"):
+        _beside(path, entry, name)
     is_video = isinstance(file, str) and file.endswith(".mp4")
     picture = strip if is_video else file
     return Sample(
@@ -175,6 +188,36 @@ def _read_sample(path: Path, entry: Any) -> Sample:
         roles=_roles(path, entry),
         total=_finite(entry.get("total")),
         places=tuple(word for word in PLACES if word in (entry.get("places") or ())),
+        turns=_turns(path, entry),
+        outcome=str(entry.get("outcome") or ""),
+        recording=_beside(path, entry, "recording"),
+        last_screen=_beside(path, entry, "last_screen"),
+    )
+
+
+def _beside(path: Path, entry: Mapping[str, Any], name: str) -> Path | None:
+    """Returns a file beside samples.json that an entry names; None where it names none."""
+    value = entry.get(name)
+    if value is None:
+        return None
+    if not isinstance(value, str) or Path(value).name != value:
+        raise ConfigError(f"{path}: {name!r} must name a file beside samples.json, got {value!r:.200}")
+    return path.parent / value
+
+
+def _turns(path: Path, entry: Mapping[str, Any]) -> tuple[SavedTurn, ...]:
+    """Returns the turns of an episode; none of another sample."""
+    turns = entry.get("turns") or []
+    if not isinstance(turns, list) or not all(isinstance(turn, dict) for turn in turns):
+        raise ConfigError(f"{path}: 'turns' of a sample must be a list of objects, got {turns!r:.200}")
+    return tuple(
+        SavedTurn(
+            answer=str(turn.get("answer") or ""),
+            action=str(turn.get("action") or ""),
+            reward=_finite(turn.get("reward")),
+            screen=_beside(path, turn, "screen"),
+        )
+        for turn in turns
     )
 
 

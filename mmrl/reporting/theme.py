@@ -166,6 +166,7 @@ details .inside { padding: 0 18px 14px; }
   section { margin-top: 34px; }
   .grid.two, .grid.three, .pairs, .pairs.wide { grid-template-columns: minmax(0, 1fr); }
   .card { padding: 14px; }
+  .pairs.wide .sides, .pairs.full .sides { grid-template-columns: minmax(0, 1fr); }
   .tiles { gap: 10px; }
   .tile .value { font-size: 18px; }
   .tile.main .value { font-size: 34px; }

@@ -11,7 +11,6 @@ from torch import Tensor
 
 from mmrl.core.contracts import Answering, Cutting, LossBatch, Modality, PromptSharing, Shardable
 from mmrl.core.data import Rollout
-from mmrl.core.forward_outputs import GaussianDecisions, TokenDecisions
 from mmrl.core.keys import GroupKey
 from mmrl.core.views import View
 from mmrl.system.out_of_memory import random_state, reported, set_random_state
@@ -105,17 +104,16 @@ class Examination:
             for number, piece in enumerate(micro_batches(policy, rollout, view, updater.micro_batch)):
                 updater.num_calls = max(updater.num_calls, piece.num_calls)
                 inside = piece.weight(rollout) > 0
-                now, recorded = policy.forward(rollout, piece), policy.recorded(rollout, piece)
-                assert isinstance(now, TokenDecisions | GaussianDecisions), "the kind of the loss is decisions"
-                seen["recorded"].append(_entries(now.log_ratio(recorded), inside))  # type: ignore[arg-type]
-                if has_parts and number == 0:
-                    precision = updater.processes.placement.dtype
-                    for name, values in _parts(policy, rollout, piece, now, precision).items():
-                        seen.setdefault(name, []).append(values)
+                now: Any = policy.forward(rollout, piece)  # decisions, as the kind of the loss says
+                pairs = {"recorded": now.log_ratio(policy.recorded(rollout, piece))}
                 if has_parts and "reference" in updater.loss.needs:
                     with policy.weights("reference"):
-                        reference = policy.forward(rollout, piece)
-                    seen.setdefault("reference", []).append(_entries(now.log_ratio(reference), inside))  # type: ignore[arg-type]
+                        pairs["reference"] = now.log_ratio(policy.forward(rollout, piece))
+                compared = {name: _entries(ratios, inside) for name, ratios in pairs.items()}
+                if has_parts and number == 0:
+                    compared |= _parts(policy, rollout, piece, now, updater.processes.placement.dtype)
+                for name, values in compared.items():
+                    seen.setdefault(name, []).append(values)
         return {name: torch.cat(parts) if parts else torch.zeros(0) for name, parts in seen.items()}
 
     def _gradients(
@@ -298,14 +296,14 @@ def _joined(own: Sequence[Ratios]) -> Ratios:
 def _alone(policy: Modality, rollout: Rollout, piece: View) -> Tensor:
     """Returns log-ratios of decisions that are evaluated call by call, to those evaluated together."""
     few = piece.split(CALLS)[0]
-    inside = few.weight(rollout) > 0
-    together: Any = policy.forward(rollout, few)
-    at_once = together.log_ratio(policy.recorded(rollout, few))
-    one_by_one = torch.zeros_like(at_once)
-    for one in few.split(1):
-        alone: Any = policy.forward(rollout, one)
-        one_by_one += alone.log_ratio(policy.recorded(rollout, one))
-    return _entries(one_by_one - at_once, inside)
+    together, *alone = (_log_ratio(policy, rollout, one) for one in (few, *few.split(1)))  # 0 outside of a view
+    return _entries(torch.stack(alone).sum(0) - together, few.weight(rollout) > 0)
+
+
+def _log_ratio(policy: Modality, rollout: Rollout, view: View) -> Tensor:
+    now: Any = policy.forward(rollout, view)
+    ratios: Tensor = now.log_ratio(policy.recorded(rollout, view))
+    return ratios
 
 
 def _entries(values: Tensor, inside: Tensor) -> Tensor:

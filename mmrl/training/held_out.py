@@ -26,7 +26,7 @@ from mmrl.parsing.coordinates import Canvas
 from mmrl.plans.groups import GroupPlan
 from mmrl.plans.sizes import policy_for
 from mmrl.reporting import drawing, timeline
-from mmrl.reporting.drawing import filmstrip
+from mmrl.reporting.recording import Recording, Turn
 from mmrl.scoring.metrics import mean_and_std, num_failed
 from mmrl.scoring.scorer import Judgement, Scorer
 from mmrl.system.errors import HangError, raised
@@ -74,6 +74,7 @@ class SavedSample:
     target: Mapping[str, Any] = field(default_factory=dict)  # what the rewards judged it by
     total: float | None = None  # of a training sample: what the rewards are worth
     places: tuple[str, ...] = ()  # of a training sample's group in its iteration: best, worst, widest
+    recording: Recording | None = None  # of an episode
 
 
 @dataclass(frozen=True)
@@ -255,24 +256,35 @@ def saved_sample(rollout: Rollout, row: int, scores: dict[str, float]) -> SavedS
 
 
 def _saved_episode(rollout: Rollout, row: int, scores: dict[str, float]) -> SavedSample:
-    """Returns an episode: screenshots with the actions on them, and the answers line by line, the outcome last."""
+    """Returns an episode: screens with the actions on them and rewards, and the answers by lines, the outcome last."""
     turns = (rollout.episode == rollout.episode[row]).nonzero()[:, 0]
     rows: list[int] = turns[rollout.turn[turns].argsort()].tolist()
-    texts, actions, outcomes = rollout.outputs.texts, rollout.outputs.actions, rollout.outputs.outcomes
+    outputs = rollout.outputs
+    texts, actions, outcomes = outputs.texts, outputs.actions, outputs.outcomes
     assert texts is not None and actions is not None and outcomes is not None, "an episode is answers that are actions"
     prompts = [rollout.prompts[int(rollout.prompt[one])] for one in rows]
-    screens = []
-    for prompt, action in zip(prompts, (actions[one] for one in rows), strict=True):
-        done = drawing.Marks() if action is None else drawing.action_marks(action)
-        screens.append(drawing.marked(prompt.media[0].load(), drawing.Marks(), done))
-    captions = [f"{number}. {texts[one]}" for number, one in enumerate(rows, 1)]
+    recording = Recording(
+        tuple(
+            Turn(
+                screen=prompt.media[0],
+                answer=texts[one],
+                action=actions[one],
+                reward=None if outputs.step_rewards is None else float(outputs.step_rewards[one]),
+            )
+            for prompt, one in zip(prompts, rows, strict=True)
+        ),
+        None if outputs.screens is None else outputs.screens[rows[-1]],
+        outcomes[rows[-1]] or "cut",
+    )
+    answers = [f"{number}. {turn.answer}" for number, turn in enumerate(recording.turns, 1)]
     return SavedSample(
         prompt=prompts[0].text,
         seed=int(rollout.group[row]),
         scores=scores,
-        image=filmstrip(screens, captions),
-        text="\n".join([*captions, f"({outcomes[rows[-1]] or 'cut'})"]),
+        image=recording.strip(),
+        text="\n".join([*answers, f"({recording.outcome})"]),
         num_images=len(prompts[0].media),
+        recording=recording,
     )
 
 
@@ -323,43 +335,77 @@ def save_samples(
     """
     questions = questions or folder / "questions"
     folder.mkdir(parents=True, exist_ok=True)
-    listed: list[dict[str, Any]] = list(after)
-    for number, sample in enumerate(samples, len(listed)):
-        scores = {name: value for name, value in sample.scores.items() if value == value}  # NaN: could not be judged
-        entry: dict[str, Any] = {"prompt": sample.prompt, "seed": sample.seed, "scores": scores}
-        if sample.image is not None:
-            entry["file"] = f"{number:03d}.png"
-            sample.image.save(folder / entry["file"])
-        if sample.video is not None:  # the image is a strip of its frames
-            entry |= {"file": f"{number:03d}.mp4", "strip": entry["file"]}
-            entry |= {"num_frames": len(sample.video.frames), "fps": sample.video.fps}
-            sample.video.save(folder / entry["file"])
-        if sample.text is not None:
-            entry["text"] = sample.text
-        if sample.num_images:
-            entry["num_images"] = sample.num_images
-        if sample.media:
-            entry["images"] = [os.path.relpath(_kept(one, questions), folder) for one in sample.media]
-        if sample.roles:
-            entry["roles"] = list(sample.roles)
-        if sample.canvas is not None:
-            entry["canvas"] = asdict(sample.canvas)
-        if sample.has_actions:
-            entry["action"] = None
-        if sample.action is not None:
-            fields_of_action = asdict(sample.action)
-            is_kind_only = ["is_kind_only"] if sample.action.is_kind_only else []
-            entry["action"] = {name: fields_of_action[name] for name in ("kind", *sample.action.parts, *is_kind_only)}
-        if target := {name: kept for name, value in sample.target.items() if (kept := plain(value)) is not None}:
-            entry["target"] = target
-        if sample.places:
-            entry |= {"total": sample.total, "places": list(sample.places)}
-        listed.append(entry)
+    numbered = enumerate(samples, len(after))
+    listed = [*after, *(saved_entry(sample, folder, number, questions) for number, sample in numbered)]
+    write_listing(listed, folder)
+
+
+def write_listing(listed: Sequence[dict[str, Any]], folder: Path) -> None:
+    """Writes `samples.json` of entries of saved samples, which are all of one kind."""
     kind = "text"
-    if samples and samples[0].text is None:
-        kind = "image" if samples[0].video is None else "video"
+    if listed and "text" not in listed[0]:
+        kind = "video" if "strip" in listed[0] else "image"
     # in one step: a page that is open beside the run may read at any moment
     replace_file(folder / "samples.json", json.dumps({"kind": kind, "samples": listed}, indent=1).encode())
+
+
+def saved_entry(
+    sample: SavedSample, folder: Path, number: int, questions: Path, *, has_recording: bool = False
+) -> dict[str, Any]:
+    """Writes the files of a sample, whose names begin with its number; returns its entry of `samples.json`.
+
+    `has_recording`: of an episode a video and the screen of each turn are written as well.
+    """
+    scores = {name: value for name, value in sample.scores.items() if value == value}  # NaN: could not be judged
+    entry: dict[str, Any] = {"prompt": sample.prompt, "seed": sample.seed, "scores": scores}
+    if sample.image is not None:
+        entry["file"] = f"{number:03d}.png"
+        sample.image.save(folder / entry["file"])
+    if sample.video is not None:  # the image is a strip of its frames
+        entry |= {"file": f"{number:03d}.mp4", "strip": entry["file"]}
+        entry |= {"num_frames": len(sample.video.frames), "fps": sample.video.fps}
+        sample.video.save(folder / entry["file"])
+    if sample.text is not None:
+        entry["text"] = sample.text
+    if sample.num_images:
+        entry["num_images"] = sample.num_images
+    if sample.media:
+        entry["images"] = [os.path.relpath(_kept(one, questions), folder) for one in sample.media]
+    if sample.roles:
+        entry["roles"] = list(sample.roles)
+    if sample.canvas is not None:
+        entry["canvas"] = asdict(sample.canvas)
+    if sample.has_actions:
+        entry["action"] = None
+    if sample.action is not None:
+        fields_of_action = asdict(sample.action)
+        is_kind_only = ["is_kind_only"] if sample.action.is_kind_only else []
+        entry["action"] = {name: fields_of_action[name] for name in ("kind", *sample.action.parts, *is_kind_only)}
+    if target := {name: kept for name, value in sample.target.items() if (kept := plain(value)) is not None}:
+        entry["target"] = target
+    if sample.places:
+        entry |= {"total": sample.total, "places": list(sample.places)}
+    if sample.recording is not None:
+        entry |= _episode_entry(sample.recording, folder, number, has_files=has_recording)
+    return entry
+
+
+def _episode_entry(recording: Recording, folder: Path, number: int, *, has_files: bool) -> dict[str, Any]:
+    """Returns what an entry says of an episode; with `has_files` writes its video and its screens."""
+    turns: list[dict[str, Any]] = [
+        {"answer": turn.answer, "action": turn.words, "reward": turn.reward} for turn in recording.turns
+    ]
+    entry: dict[str, Any] = {"outcome": recording.outcome, "turns": turns}
+    if has_files:
+        for place, (turn, listed) in enumerate(zip(recording.turns, turns, strict=True), 1):
+            listed["screen"] = f"{number:03d}_turn_{place:02d}.png"
+            turn.picture.save(folder / listed["screen"])
+        entry["recording"] = f"{number:03d}.mp4"
+        recording.video().save(folder / entry["recording"])
+        if (last := recording.last_picture) is not None:
+            entry["last_screen"] = f"{number:03d}_last.png"
+            last.save(folder / entry["last_screen"])
+    return entry
 
 
 def _kept(picture: Picture, folder: Path) -> Path:

@@ -1,7 +1,6 @@
 """`mmrl doctor`: of a config, of a run, on twins; what it prints, and what it leaves behind."""
 
 import json
-import tempfile
 from pathlib import Path
 
 import pytest
@@ -73,6 +72,6 @@ def test_two_processes_say_one_list(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_the_folder_of_the_run_is_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     doctor("lab/grpo", SHORT)
     assert not list(tmp_path.glob("mmrl*"))

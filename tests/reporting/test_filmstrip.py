@@ -3,7 +3,7 @@
 import pytest
 from PIL import Image
 
-from mmrl.reporting.drawing import GAP, LINE, PER_ROW, WIDTH, filmstrip
+from mmrl.reporting.drawing import GAP, LINE, PER_ROW, WIDTH, Cell, filmstrip
 from tests.parameters import in_one_test
 
 
@@ -12,7 +12,7 @@ def plain(width: int, height: int, grey: int) -> Image.Image:
 
 
 def test_pictures_stand_side_by_side_in_order() -> None:
-    strip = filmstrip([plain(40, 30, 10), plain(50, 20, 90)], ["", ""])
+    strip = filmstrip([Cell(plain(40, 30, 10), ""), Cell(plain(50, 20, 90), "")])
     assert strip.size == (40 + GAP + 50, 30 + LINE)
     assert strip.getpixel((39, 29)) == (10, 10, 10) and strip.getpixel((40 + GAP, 0)) == (90, 90, 90)
     assert strip.getpixel((42, 10)) == (255, 255, 255)
@@ -23,7 +23,7 @@ def test_pictures_stand_side_by_side_in_order() -> None:
 )
 def test_rows_are_of_like_length(count: int, columns: int, num_rows: int) -> None:
     assert PER_ROW == 3
-    strip = filmstrip([plain(10, 10, n) for n in range(count)], [""] * count)
+    strip = filmstrip([Cell(plain(10, 10, n), "") for n in range(count)])
     assert strip.size == (columns * 10 + (columns - 1) * GAP, num_rows * (10 + LINE) + (num_rows - 1) * GAP)
     for n in range(count):
         row, column = divmod(n, columns)
@@ -31,12 +31,12 @@ def test_rows_are_of_like_length(count: int, columns: int, num_rows: int) -> Non
 
 
 def test_large_pictures_shrink_to_the_cell_and_keep_their_shape() -> None:
-    assert filmstrip([plain(3 * WIDTH, 300, 5)], ["x"]).size == (WIDTH, 100 + LINE)
+    assert filmstrip([Cell(plain(3 * WIDTH, 300, 5), "x")]).size == (WIDTH, 100 + LINE)
 
 
 @pytest.mark.parametrize("caption", ["1. click", "w" * 500, "two\nlines", ""], ids=["short", "long", "lines", "none"])
 def test_captions_stay_below_their_own_cell(caption: str) -> None:
-    strip = filmstrip([plain(60, 40, 128), plain(60, 40, 128)], [caption, ""])
+    strip = filmstrip([Cell(plain(60, 40, 128), caption), Cell(plain(60, 40, 128), "")])
     beside = strip.crop((60, 40, strip.width, strip.height))
     assert beside.getextrema() == ((255, 255),) * 3, "nothing is written beyond the first cell"
     below = strip.crop((0, 40, 60, strip.height))

@@ -18,7 +18,7 @@ from mmrl.core.keys import GroupKey
 from mmrl.parsing.actions.action import Action
 from mmrl.parsing.coordinates import Canvas
 from mmrl.plans.answers import EpisodePlan
-from mmrl.reporting.drawing import PREDICTED, TRUE
+from mmrl.reporting.drawing import GAP, LINE, PREDICTED, TRUE
 from mmrl.scoring.metrics import score_metrics
 from mmrl.scoring.scorer import RewardTerm, Scorer
 from mmrl.training.held_out import Evaluator, SavedSample, _result, save_samples, saved_sample
@@ -315,11 +315,15 @@ def test_an_episode_is_saved_as_a_strip_of_its_turns() -> None:
     assert saved.image is not None and saved.text is not None and saved.seed == 8
     texts = rollout.outputs.texts or ()
     assert saved.text == "\n".join([*(f"{n}. {text}" for n, text in enumerate(texts, 1)), "(turn_limit)"])
-    # each screen of 56 pixels grows fivefold, its colour tells the place, and the click is drawn on it
-    assert saved.image.width == 3 * 280 + 2 * 8
-    for turn in range(3):
-        shown = saved.image.getpixel((turn * 288 + 2, 2))
-        assert shown == rollout.prompts[int(rollout.prompt[turn])].media[0].load().getpixel((0, 0))
+    # each screen of 56 pixels grows fivefold, its colour tells the place, and the click is marked on it; two in a row
+    assert saved.image.width == 2 * 280 + 8
+    last = (rollout.outputs.screens or ())[-1]
+    assert last is not None
+    screens = [rollout.prompts[int(rollout.prompt[turn])].media[0] for turn in range(3)] + [last]
+    for place, screen in enumerate(screens):
+        row, column = divmod(place, 2)
+        shown = saved.image.getpixel((column * 288 + 2, row * (280 + LINE + GAP) + 2))
+        assert shown == screen.load().getpixel((0, 0))
     colours = saved.image.getcolors(10**6) or []
     assert any(colour == PREDICTED.colour for _, colour in colours)
 
