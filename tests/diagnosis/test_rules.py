@@ -171,8 +171,27 @@ def test_gradients_that_are_noise_are_named_with_the_groups_that_they_need() -> 
     curves = {"doctor__gradient__groups": [8.0], "doctor__gradient__signal_to_noise": [1.05]}
     (alone,) = findings_of(planted(config_of(), **curves))
     (scaled,) = findings_of(planted(config_of(), **curves, doctor__gradient__noise_scale=[160.0]))
+    (uneven,) = findings_of(planted(config_of(), **curves, doctor__gradient__even=[0.25]))
+    assert "2.0 groups have nearly all" in uneven.cause and "nearly all" not in scaled.cause
     assert alone.name == scaled.name == "gradient_is_noise" and alone.severity == "note"
     assert "160 groups" in scaled.cause and "groups would" not in alone.cause
+
+
+@in_one_test(
+    ("before", "spread", "is_named"),
+    [
+        (0.9, 0.2, True),
+        (0.9, 0.6, False),  # rollouts scatter by more than that
+        (0.55, 0.2, False),  # 0.75 spreads are less than two standard errors of 8 prompts against 16
+    ],
+)
+def test_rollouts_are_worse_where_the_gap_is_above_spread_and_error(
+    before: float, spread: float, is_named: bool
+) -> None:
+    history = History(config_of(prompts_per_iteration=8, evaluation__num_prompts=16))
+    history.add(0, {"held_out/point_in_box/mean": before, "held_out/point_in_box/std": 0.1})
+    history.add(1, {"reward/point_in_box/mean": 0.4, "reward/point_in_box/std": spread})
+    assert ("rollouts_worse_than_evaluation" in {one.name for one in findings_of(history)}) == is_named
 
 
 def test_one_step_for_each_rollout_clips_nothing_and_that_is_right() -> None:

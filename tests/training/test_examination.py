@@ -16,7 +16,7 @@ from mmrl.run_directory import start
 from mmrl.training.examination import Examination, _inputs, _waits, evenness, noise_scale, signal_to_noise
 from mmrl.training.processes import Processes
 from tests.diagnosis.faults import POLICIES
-from tests.process_runs import in_processes
+from tests.process_runs import final_tensors, in_processes
 
 SHORT = ("iterations=3", "evaluation.num_prompts=4", "evaluation.samples_per_prompt=1", "checkpoint.every=0")
 FEW = ("prompts_per_iteration=4", "group_size=4")
@@ -75,10 +75,15 @@ def log_of(folder: Path, *settings: str, config: str, examination: Examination |
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("config", ["lab/dapo", "lab/mix_grpo"])
-def test_an_examined_run_is_the_same_run(tmp_path: Path, config: str) -> None:
-    plain = log_of(tmp_path / "plain", *FEW, config=config, examination=None)
-    examined = log_of(tmp_path / "examined", *FEW, config=config, examination=Examination(0))
+@pytest.mark.parametrize(
+    ("config", "precision"), [("lab/grpo", "float32"), ("lab/grpo", "bfloat16"), ("lab/flow_grpo", "bfloat16")]
+)
+def test_an_examined_run_is_the_same_run(tmp_path: Path, config: str, precision: str) -> None:
+    settings = (*FEW, f"precision={precision}")
+    plain = log_of(tmp_path / "plain", *settings, config=config, examination=None)
+    examined = log_of(tmp_path / "examined", *settings, config=config, examination=Examination(0))
+    weights, others = (final_tensors(tmp_path / name) for name in ("plain", "examined"))
+    assert weights.keys() == others.keys() and all(torch.equal(one, others[name]) for name, one in weights.items())
     kept = [
         {name: value for name, value in line.items() if not name.startswith((*VARYING, "doctor/"))} for line in examined
     ]
