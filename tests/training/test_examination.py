@@ -76,14 +76,20 @@ def log_of(folder: Path, *settings: str, config: str, examination: Examination |
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("config", "precision"), [("lab/grpo", "float32"), ("lab/grpo", "bfloat16"), ("lab/flow_grpo", "bfloat16")]
+    ("config", "settings"),
+    [
+        ("lab/grpo", ("precision=float32",)),
+        ("lab/grpo", ("precision=bfloat16",)),
+        ("lab/flow_grpo", ("precision=bfloat16", "sampler.num_steps=4")),
+    ],
 )
-def test_an_examined_run_is_the_same_run(tmp_path: Path, config: str, precision: str) -> None:
-    settings = (*FEW, f"precision={precision}")
+def test_an_examined_run_is_the_same_run(tmp_path: Path, config: str, settings: tuple[str, ...]) -> None:
+    settings = (*FEW, *settings)
     plain = log_of(tmp_path / "plain", *settings, config=config, examination=None)
     examined = log_of(tmp_path / "examined", *settings, config=config, examination=Examination(0))
     weights, others = (final_tensors(tmp_path / name) for name in ("plain", "examined"))
-    assert weights.keys() == others.keys() and all(torch.equal(one, others[name]) for name, one in weights.items())
+    assert weights and weights.keys() == others.keys()
+    assert all(torch.equal(one, others[name]) for name, one in weights.items())
     kept = [
         {name: value for name, value in line.items() if not name.startswith((*VARYING, "doctor/"))} for line in examined
     ]
