@@ -46,6 +46,7 @@ from mmrl.reporting.tracking import Tracking
 from mmrl.scoring import during_sampling
 from mmrl.scoring.scorer import Scorer
 from mmrl.system.errors import ConfigError, RunError
+from mmrl.training.examination import Examination
 from mmrl.training.processes import Processes
 from mmrl.training.trainer import Trainer
 
@@ -149,12 +150,14 @@ def _num_held_out(config: RunConfig, evaluation: EvaluationParts) -> int | str:
     return len(evaluation.prompts) * settings.samples_per_prompt
 
 
-def check_tiny(config: RunConfig, metrics: MetricsLog | None = None) -> dict[str, Any]:
+def check_tiny(
+    config: RunConfig, metrics: MetricsLog | None = None, examination: Examination | None = None
+) -> dict[str, Any]:
     """Runs two full iterations, an evaluation and checkpoints with small random twins of all parts, on a run's device.
 
     Sizes shrink, the code that runs does not. A data set that is not on this machine is replaced by synthetic rows of
     its layout. Returns what was observed; `is_good` in it says whether all is well. `metrics`: a file for the numbers
-    of the run.
+    of the run. `examination`: measures more of it for the doctor; its network calls are then among those observed.
     Raises ConfigError for an invalid config, RunError where the run fails.
     """
     from transformers.utils import logging
@@ -170,9 +173,8 @@ def check_tiny(config: RunConfig, metrics: MetricsLog | None = None) -> dict[str
         with ExitStack() as stack:
             for one in shrinking(built.policy, built.scorers):
                 stack.enter_context(one.shrunk())
-            findings = _tried(
-                _twins(built, small, Path(name)), small, Path(name), Tracking(metrics), is_restated=bool(missing)
-            )
+            twins, tracking = _twins(built, small, Path(name)), Tracking(metrics)
+            findings = _tried(twins, small, Path(name), tracking, examination, is_restated=bool(missing))
         return {"rows made up in place of": ", ".join(missing)} | findings if missing else findings
 
 
@@ -208,13 +210,21 @@ def check_proven(config: RunConfig) -> dict[str, Any]:
     return found | {"is_good": config.precision != "float32" or found.get("stock_difference", 0.0) <= _PIXELS}
 
 
-def _tried(twins: Parts, config: RunConfig, folder: Path, tracking: Tracking, *, is_restated: bool) -> dict[str, Any]:
+def _tried(
+    twins: Parts,
+    config: RunConfig,
+    folder: Path,
+    tracking: Tracking,
+    examination: Examination | None,
+    *,
+    is_restated: bool,
+) -> dict[str, Any]:
     """Trains twins and returns what was observed. `is_restated`: answers of the data may be of another model."""
     with closing(twins.policy):
         restate = is_restated or lab_of(config.modality) is None
         parts, instrumented = instrument(_restated(twins) if restate else twins)
         trainer = make_trainer(config, parts, folder)
-        trainer.tracking = tracking
+        trainer.tracking, trainer.examination = tracking, examination
         before = {key: tensor.clone() for key, tensor in trainer.policy.weights.tensors("trained").items()}
         trainer.train()
         findings = _findings(trainer, before, instrumented, trainer.config)

@@ -28,6 +28,8 @@ SHORT = ("iterations=3", "checkpoint.every=0", "trackers=[]")  # unless the user
 SHORT_EVALUATION = ("evaluation.every=0", "evaluation.stop_after=null", "evaluation.saved_samples=0")
 WIDTH = 110  # characters of a line
 NAMED = 5  # tensors without gradient
+# Begin the names of what an examination of random twins says nothing of.
+OF_MODELS = ("doctor/gradient/", "doctor/step/", "doctor/prompts/", "doctor/images/")
 
 
 def doctor(source: str, overrides: Sequence[str] = (), *, is_tiny: bool = False) -> list[Finding]:
@@ -152,10 +154,11 @@ def _diverged(error: RunError, config: RunConfig) -> Finding:
 
 def _of_twins(config: RunConfig, folder: Path) -> list[Finding]:
     metrics = MetricsLog(folder / "metrics.jsonl")
-    observed = check_tiny(config, metrics)
+    observed = check_tiny(config, metrics, Examination(config.seed))
     history = History(config)
     for line in metrics.read():
-        history.add(line["iteration"], {name: value for name, value in line.items() if isinstance(value, float)})
+        numbers = {name: value for name, value in line.items() if isinstance(value, float)}
+        history.add(line["iteration"], {name: numbers[name] for name in numbers if not name.startswith(OF_MODELS)})
     found = [replace(one, severity="note") for one in all_findings(history)]
     for name, what in (("tensors_do_not_move", "did not move"), ("tensors_not_finite", "not finite")):
         tensors = str(observed[f"trained tensors {'that ' if 'move' in what else ''}{what}"])

@@ -10,6 +10,7 @@ from mmrl.cli import app
 from mmrl.commands.doctor import _with_names, doctor, said
 from mmrl.core.contracts import ConfigError
 from mmrl.reporting.findings import Finding
+from tests.diagnosis.faults import POLICIES
 from tests.process_runs import mmrl
 
 SHORT = ("evaluation.num_prompts=8", "evaluation.samples_per_prompt=1", "prompts_per_iteration=4", "group_size=4")
@@ -61,6 +62,14 @@ def test_tensors_without_gradient_are_named() -> None:
 def test_settings_are_judged_by_the_length_of_the_run_that_they_are_for() -> None:
     long = {one.name for one in doctor("lab/grpo", [*SHORT, "optimizer.warmup=10"])}
     assert "warmup_too_long" not in long and "learning_rate_too_high" not in long
+
+
+@pytest.mark.slow
+def test_twins_are_examined_too_and_what_is_off_is_a_note() -> None:
+    healthy, dropping = doctor("lab/grpo", is_tiny=True), doctor("lab/grpo", [f"{POLICIES}:Dropping"], is_tiny=True)
+    assert "ratio_off_at_start" not in {one.name for one in healthy}
+    (off,) = [one for one in dropping if one.name == "ratio_off_at_start"]
+    assert off.severity == "note" and "mostly randomness" in off.cause
 
 
 @pytest.mark.slow
