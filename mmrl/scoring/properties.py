@@ -118,7 +118,9 @@ def _looks(frames: Tensor) -> dict[str, Tensor]:
 
 
 def luma(pictures: Tensor) -> Tensor:
-    """Returns the luma [..., H, W] in [0, 1] of pictures [..., 3, H, W] in [0, 1], RGB."""
+    """Returns the luma [..., H, W] in [0, 1] of pictures [..., 3, H, W] in [0, 1], RGB; of others their mean channel."""
+    if pictures.shape[-3] != 3:
+        return pictures.mean(-3)
     red, green, blue = pictures.unbind(-3)
     return LUMA[0] * red + LUMA[1] * green + LUMA[2] * blue
 
