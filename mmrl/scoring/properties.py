@@ -56,7 +56,7 @@ def _measured(outputs: Outputs) -> dict[str, Tensor]:
         measured["length"] = words if outputs.num_tokens is None else outputs.num_tokens
         measured["lines"] = torch.tensor([sum(map(bool, text.splitlines())) for text in outputs.texts])
         measured["boxes"] = torch.tensor([_boxes(text) for text in outputs.texts])
-    if outputs.images is not None:
+    if outputs.images is not None and outputs.images.dim() == 4 and outputs.images.shape[1] == 3:  # RGB
         small = _made_smaller(outputs.images)
         measured |= _looks(small[:, None]) | {"thumbnails": _thumbnails(small)}
     if outputs.videos is not None:
@@ -118,9 +118,7 @@ def _looks(frames: Tensor) -> dict[str, Tensor]:
 
 
 def luma(pictures: Tensor) -> Tensor:
-    """Returns the luma [..., H, W] in [0, 1] of pictures [..., 3, H, W] in [0, 1], RGB; of others their mean channel."""
-    if pictures.shape[-3] != 3:
-        return pictures.mean(-3)
+    """Returns the luma [..., H, W] in [0, 1] of pictures [..., 3, H, W] in [0, 1], RGB."""
     red, green, blue = pictures.unbind(-3)
     return LUMA[0] * red + LUMA[1] * green + LUMA[2] * blue
 
