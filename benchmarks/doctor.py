@@ -5,6 +5,7 @@
     PYTHONPATH=. python benchmarks/doctor.py quickstarts    # all of them, whole; `warnings` is what they say
     PYTHONPATH=. python benchmarks/doctor.py dry_runs       # `mmrl doctor CONFIG --tiny` of all but the labs
     PYTHONPATH=. python benchmarks/doctor.py cost           # what the rules and records take of an iteration
+    PYTHONPATH=. python benchmarks/doctor.py examined       # what the first iterations of labs measure, and its cost
 
 Names after the part choose faults, runs or configs. Rows go to stdout; docs/doctor.md has the tables.
 """
@@ -31,6 +32,7 @@ from mmrl.diagnosis.watch import Watch
 from mmrl.reporting.metrics_log import MetricsLog
 from mmrl.reporting.record import read_record
 from mmrl.run_directory import start
+from mmrl.training.examination import Examination
 from tests.diagnosis.faults import FAULTS
 
 LOST = 0.05  # of the held-out score: a fall that is visible
@@ -137,6 +139,42 @@ def cost(names: Sequence[str]) -> None:
         emit("cost", config=config, rules=sum(spent) / whole, recording=recording / whole, iterations=40, seconds=whole)
 
 
+def examined(names: Sequence[str]) -> None:
+    """Examines labs in float32 and bfloat16; `seconds` are those of the examination, `iteration` those of one."""
+    for config in names or ("lab/grpo", "lab/dapo", "lab/flow_grpo", "lab/turns_rloo", "lab/motion_flow_grpo_fast"):
+        for precision in ("float32", "bfloat16"):
+            short = ("iterations=3", "evaluation.every=0", "evaluation.num_prompts=4", "checkpoint.every=0")
+            with tempfile.TemporaryDirectory() as folder, _timed(Examination, "before") as spent:
+                run = Path(folder) / "run"
+                made = start.new_run(config, [*short, f"precision={precision}"], run)[0]
+                train(made, run, examination=Examination(made.seed))
+                metrics = read_record(run).metrics
+            measured = {
+                name.removeprefix("doctor/"): float(metrics[name].values[0])
+                for name in metrics
+                if name.startswith("doctor/")
+            }
+            iteration = metrics["time/iteration"].values[-1]  # the last is not examined
+            emit("examined", config=config, precision=precision, **measured, seconds=spent, iteration=iteration)
+
+
+@contextmanager
+def _timed(kind: type, method: str) -> Iterator[list[float]]:
+    """Yields the seconds of each call of a method, as they come."""
+    spent: list[float] = []
+    plain = getattr(kind, method)
+
+    def timed(*args: object, **settings: object) -> object:
+        began = time.perf_counter()
+        try:
+            return plain(*args, **settings)
+        finally:
+            spent.append(round(time.perf_counter() - began, 3))
+
+    with patch.object(kind, method, timed):
+        yield spent
+
+
 @contextmanager
 def _timed_rules() -> Iterator[list[float]]:
     """Yields the seconds of each reading of the rules, as they come."""
@@ -153,7 +191,7 @@ def _timed_rules() -> Iterator[list[float]]:
 
 
 PARTS: dict[str, Callable[[Sequence[str]], None]] = {
-    one.__name__: one for one in (planted, early, quickstarts, dry_runs, cost)
+    one.__name__: one for one in (planted, early, quickstarts, dry_runs, cost, examined)
 }
 
 

@@ -211,7 +211,8 @@ def doctor(
 
     with redirect_stdout(sys.stderr) if as_json else nullcontext():  # what a reward prints is no JSON
         found = findings_of(source, overrides or [], is_tiny=tiny)
-    print(json.dumps([asdict(one) for one in found], indent=2) if as_json else said(found))
+    if is_main():
+        print(json.dumps([asdict(one) for one in found], indent=2) if as_json else said(found))
     if any(one.severity == "fatal" for one in found):
         raise typer.Exit(1)
 

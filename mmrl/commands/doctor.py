@@ -9,6 +9,7 @@ from pathlib import Path
 from mmrl.assembly.build import build
 from mmrl.assembly.group_checks import plans_of_iteration
 from mmrl.commands.check import check_tiny
+from mmrl.commands.launcher import is_main
 from mmrl.commands.train import config_of, train
 from mmrl.core.config import RunConfig, load_config, shipped_names
 from mmrl.core.contracts import ConfigError, DivergedError, RunError
@@ -26,14 +27,16 @@ from mmrl.training.examination import Examination
 SHORT = ("iterations=3", "checkpoint.every=0", "trackers=[]")  # unless the user says otherwise; most rules need 3
 SHORT_EVALUATION = ("evaluation.every=0", "evaluation.stop_after=null", "evaluation.saved_samples=0")
 WIDTH = 110  # characters of a line
+NAMED = 5  # tensors without gradient
 
 
 def doctor(source: str, overrides: Sequence[str] = (), *, is_tiny: bool = False) -> list[Finding]:
     """Returns the findings on a run directory, from its log; or on a config, from its first iterations.
 
     Args:
-        source: a run directory, or a config, which is trained in a folder that is removed. is_tiny: on random twins of
-            all parts, where what depends on data is a note.
+        source: a run directory, or a config, which is trained in a folder that is removed, on one process or several;
+            the first one then has the findings. is_tiny: on random twins of all parts, where what depends on data is a
+            note.
     Raises:
         ConfigError: there is no such run or config, or a run is given settings or `is_tiny`. RunError: training failed
             for another reason than that it diverged, which is a finding.
@@ -87,10 +90,11 @@ def _rollout_calls(config: RunConfig, **changed: bool) -> int | None:
 def _of_first_iterations(source: str, overrides: Sequence[str], run: Path) -> list[Finding]:
     has_evaluation = config_of(source, overrides).evaluation is not None
     short = [*SHORT, *(SHORT_EVALUATION if has_evaluation else ()), *overrides]
-    config = start.new_run(source, short, run)[0]
+    config = start.new_run(source, short, run, is_main=is_main())[0]
     ended: list[Finding] = []
+    examination = Examination(config.seed)
     try:
-        train(config, run, examination=Examination(config.seed))
+        train(config, run, is_main=is_main(), examination=examination)
     except UnjudgedError as error:
         ended.append(_unjudged(error, config))
     except RunError as error:
@@ -99,10 +103,20 @@ def _of_first_iterations(source: str, overrides: Sequence[str], run: Path) -> li
         ended.append(_diverged(error, config))
     if not (run / "metrics.jsonl").exists():
         return ended
-    history = History.of_record(read_record(run), config)
+    # what its settings say is of the run that it is to be
+    whole = config.model_copy(update={"iterations": config_of(source, overrides).iterations})
+    history = History.of_record(read_record(run), whole)
     if history.first("optimizer/skipped", 1) and history.mean("optimizer/skipped") == history.mean("optimizer/steps"):
         ended = [_never_finite(history)]
-    return [*ended, *all_findings(history)]
+    return [*ended, *(_with_names(one, examination.without_gradient) for one in all_findings(history))]
+
+
+def _with_names(finding: Finding, names: Sequence[str]) -> Finding:
+    """Returns the finding on tensors without gradient with the names of some; any other finding as it is."""
+    if finding.name != "tensors_without_gradient" or not names:
+        return finding
+    listed = ", ".join(names[:NAMED]) + (", ..." if len(names) > NAMED else "")
+    return replace(finding, cause=f"{finding.cause}: {listed}")
 
 
 def _never_finite(history: History) -> Finding:

@@ -410,7 +410,11 @@ class PromptSharing(Protocol):
 
     @property
     def sharing_used(self) -> str:
-        """How an update shares prompts, in words, and why not where it does not."""
+        """How an update shares prompts, in words, and why not where it does not; begins with `none` there."""
+        ...
+
+    def without_sharing(self) -> AbstractContextManager[None]:
+        """Runs a prompt once for each of its answers in the block: the same log-probs, but for rounding."""
         ...
 
 

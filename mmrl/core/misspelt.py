@@ -19,7 +19,7 @@ _OF_POLICIES = """
     modules networks num_calls num_taken_ahead offline offline_tokens prepare recompute recorded records_trajectories
     recover_engine refusal renders_latents replayed restore_ahead rollout sample_ahead sample_kind send_shards
     send_weights settle_ahead share_weights sharing_used size_for sized taken tiny tokens_of unreadable usage weights
-    with_tiny_engine
+    with_tiny_engine without_sharing
 """
 _OF_REWARDS = """
     batch_size check differentiable ends fit granularity inner_rewards needs range score score_with_examples source

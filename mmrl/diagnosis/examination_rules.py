@@ -9,23 +9,38 @@ FAR = 0.02
 
 
 def _ratio_off_at_start(history: History) -> Symptom | None:
-    """At the first update the ratio is 1: DanceGRPO's authors look there first (its issue 45)."""
+    """At the first update the ratio is 1: DanceGRPO's authors look there first (its issue 45).
+
+    A part is how far the update's log-probs move where one cause is switched off; what is left of the whole is how
+    rollouts sample.
+    """
     size, clip = history.first("doctor/ratio/mean", 1), history.config.loss.get("clip_low")
     limit = min(FAR, clip / 10) if isinstance(clip, float) else FAR
     if size is None or size <= limit:
         return None
-    again, alone = (history.first(f"doctor/ratio/{name}", 1) or 0.0 for name in ("again", "alone"))
-    parts = {"dropout or other randomness in the network": again, "rounding, which batches change": alone - again}
-    parts["the way of sampling (its engine, caches or shared prefixes)"] = size - max(again, alone)
+    again, alone, dropout, precision, sharing = (
+        history.first(f"doctor/ratio/{name}", 1) or 0.0
+        for name in ("again", "alone", "dropout", "precision", "sharing")
+    )
+    random = max(again, dropout)
+    parts = {
+        "dropout": dropout,
+        "randomness of the network": 0.0 if dropout > 0.5 * again else again,
+        "precision (against float32)": precision,
+        "rounding, which batches change": alone if dropout > 0 else max(0.0, alone - again),
+        "prompts that answers share": sharing,
+    }
+    parts["the way of sampling (its engine, its caches, merged adapters)"] = size - max(random, *parts.values())
     cause = max(parts, key=lambda name: parts[name])
-    shares = "; ".join(f"{name}: {max(0.0, share):.2g}" for name, share in parts.items())
+    shares = "; ".join(f"{name}: {share:.2g}" for name, share in parts.items() if share > 0)
     return Symptom(
         "warning",
         f"before any update the log-probs that the update computes are off those of sampling by {size:.2g} on average "
         f"({shares}): mostly {cause}",
         size,
-        "switch dropout off; use precision: float32 where the rounding is; for an inference engine set correction, and "
-        "see docs/real_vllm.md; updates.old: recomputed makes the first ratio 1, and hides the cause",
+        "by the cause: switch dropout off; precision: float32; modality.sharing: none; lora.merge_rollouts: false; for "
+        "an inference engine set correction, and see docs/real_vllm.md; updates.old: recomputed makes the first ratio "
+        "1, and hides the cause",
     )
 
 
@@ -44,17 +59,21 @@ def _reference_differs_at_start(history: History) -> Symptom | None:
 
 
 def _gradient_is_noise(history: History) -> Symptom | None:
-    """Of rewards by a die the labs have 0.8 to 1.09, of their own rewards 1.14 to 3.9; 1 is expected of pure noise."""
+    """1 is expected of pure noise. Seven runs of two labs by a die had 0.91 to 1.09; but so have healthy labs whose
+    steps are mostly noise, and which learn in many of them, see docs/doctor.md. It is no more than a note."""
     ratio, groups = history.first("doctor/gradient/signal_to_noise", 1), history.first("doctor/gradient/groups", 1)
     if ratio is None or groups is None or ratio >= 1.1:
         return None
+    scale, even = history.first("doctor/gradient/noise_scale", 1), history.first("doctor/gradient/even", 1)
+    needed = "" if scale is None else f"; a step of {scale:.0f} groups would have as much signal as noise"
+    few = "" if even is None or even >= 0.5 else f"; {even * groups:.1f} groups have nearly all of the gradient"
     return Symptom(
         "note",
-        f"the gradients of {groups:.0f} groups agree no better than chance: the square of their mean is {ratio:.2f} "
-        "times what noise alone gives",
+        f"the gradients of {groups:.0f} groups agree no better than chance, as those of one step of a healthy run may: "
+        f"the square of their mean is {ratio:.2f} times what noise alone gives{needed}{few}",
         ratio,
-        "raise prompts_per_iteration or group_size, lower updates.minibatches, or take a reward with more signal; "
-        "where the reward does not rise either, it may not depend on what the policy does",
+        "where the reward does not rise: raise prompts_per_iteration or group_size, lower updates.minibatches, or take "
+        "a reward with more signal; it may not depend on what the policy does",
     )
 
 
@@ -66,7 +85,7 @@ def _tensors_without_gradient(history: History) -> Symptom | None:
         "warning",
         f"{count:.0f} trained tensors have no gradient in any group",
         count,
-        "`mmrl doctor CONFIG --tiny` names them; leave out of modality.lora.targets what the loss never reaches",
+        "leave out of modality.lora.targets what the loss never reaches, or look why it does not reach them",
     )
 
 
@@ -96,6 +115,20 @@ def _images_shrunk(history: History) -> Symptom | None:
     )
 
 
+def _nothing_is_shared(history: History) -> Symptom | None:
+    """Of answers; of images `mmrl doctor` counts the network calls of a plan that shares and of one that does not."""
+    share = history.first("doctor/prompts/again", 1)
+    if share is None or share <= 0.2:
+        return None
+    return Symptom(
+        "note",
+        f"an update computes each prompt once for every answer: {100 * share:.0f}% of its tokens were computed before",
+        share,
+        "modality.sharing: auto computes a prompt once for all its answers of a micro-batch; `mmrl check CONFIG "
+        "--tiny` names the way, or why there is none",
+    )
+
+
 RULES: dict[str, Rule] = {
     "ratio_off_at_start": _ratio_off_at_start,
     "reference_differs_at_start": _reference_differs_at_start,
@@ -103,4 +136,5 @@ RULES: dict[str, Rule] = {
     "tensors_without_gradient": _tensors_without_gradient,
     "prompts_cut": _prompts_cut,
     "images_shrunk": _images_shrunk,
+    "nothing_is_shared": _nothing_is_shared,
 }

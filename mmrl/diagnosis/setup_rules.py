@@ -1,23 +1,30 @@
 """What the settings and the first numbers of a run say."""
 
+import math
+
 from mmrl.diagnosis.history import History
 from mmrl.diagnosis.symptoms import Rule, Symptom
 
 
 def _rollouts_worse_than_evaluation(history: History) -> Symptom | None:
     """With few steps or without guidance a base samples what no reward can rank: Flow-GRPO trains with 10 steps of 40,
-    arXiv 2505.05470, section 4.3."""
+    arXiv 2505.05470, section 4.3. The gap must also be two standard errors, with prompts as the units: one prompt of
+    a training on few may just be a hard one."""
     worst: tuple[float, str, float, float] | None = None
+    evaluation, prompts = history.config.evaluation, history.config.prompts_per_iteration
+    held_out_prompts = None if evaluation is None else evaluation.num_prompts  # None: all of them, which are many
+    error = math.sqrt((1 / held_out_prompts if held_out_prompts else 0.0) + 1 / prompts)  # in spreads
     for name in history.values:
         if not (name.startswith("held_out/") and name.endswith("/mean")):
             continue
         reward = name.removeprefix("held_out/").removesuffix("/mean")
-        sampled, spread = history.values.get(f"reward/{reward}/mean"), history.values.get(f"held_out/{reward}/std")
-        if not sampled or not spread or sampled[0][0] != 1 or history.values[name][0][0] != 0:
+        sampled, held_out = history.values.get(f"reward/{reward}/mean"), history.values.get(f"held_out/{reward}/std")
+        if not sampled or not held_out or sampled[0][0] != 1 or history.values[name][0][0] != 0:
             continue
         before = history.values[name][0][1]
-        gap = (before - sampled[0][1]) / max(spread[0][1], 1e-9)
-        if gap > 0.5 and (worst is None or gap > worst[0]):
+        spread = max(held_out[0][1], history.first(f"reward/{reward}/std", 1) or 0.0, 1e-9)
+        gap = (before - sampled[0][1]) / spread
+        if gap > max(0.5, 2 * error) and (worst is None or gap > worst[0]):
             worst = gap, reward, sampled[0][1], before
     if worst is None:
         return None

@@ -1,19 +1,21 @@
 """What `mmrl doctor CONFIG` measures in the first iterations of a run, beside what every run logs."""
 
-from collections.abc import Iterator, Sequence, Set
-from contextlib import contextmanager
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from mmrl.core.contracts import Cutting, LossBatch, Modality
+from mmrl.core.contracts import Answering, Cutting, LossBatch, Modality, PromptSharing, Shardable
 from mmrl.core.data import Rollout
 from mmrl.core.keys import GroupKey
 from mmrl.core.views import View
-from mmrl.system.out_of_memory import random_state, set_random_state
+from mmrl.system.out_of_memory import random_state, reported, set_random_state
 from mmrl.training.rollouts import Collected
+from mmrl.training.switched_off import has_low_precision, in_eval_mode, in_float32, training_modules
 from mmrl.training.update import OldSource, Updater, micro_batches, select_groups, views_of
 
 GROUPS = 8  # that are examined
@@ -25,12 +27,14 @@ Ratios = dict[str, Tensor]  # log-ratios of decisions by what they compare
 
 @dataclass
 class Examination:
-    """Measures of one process. It leaves weights, gradients, random numbers and counts of calls as they were.
+    """Measures of all processes. It leaves weights, gradients and random numbers as they were.
 
-    `before` and `after` are called around the optimizer steps of each iteration, with the same arguments.
+    `before` and `after` are called around the optimizer steps of each iteration, with the same arguments, by every
+    process. Processes that share the weights measure nothing: their calls are those of all.
     """
 
     seed: int
+    without_gradient: tuple[str, ...] = field(default=(), init=False)  # names of trained tensors; on all processes
     _evaluated: Tensor | None = field(default=None, init=False)  # log-ratios before the steps of iteration `RATIO`
 
     def before(
@@ -39,89 +43,122 @@ class Examination:
         collected: Collected,
         rollout: Rollout | None,
         batch: LossBatch | None,
+        kept: Sequence[int],
         old: OldSource,
         iteration: int,
     ) -> dict[str, float]:
         """Returns the metrics of an iteration before its optimizer steps; names begin with `doctor/`."""
-        if rollout is None or batch is None:
+        if updater.processes.is_sharded or iteration not in (RATIO, GRADIENT):
             return {}
         with _as_it_was(updater):
             if iteration == RATIO:
-                return _inputs(updater.policy, rollout) | self._ratios(updater, collected, batch)
-            if iteration == GRADIENT:
-                return self._gradients(updater, collected, rollout, batch, old)
-        return {}
+                return _inputs(updater, rollout) | self._ratios(updater, collected, batch)
+            return self._gradients(updater, rollout, batch, kept[:GROUPS], old)
 
     def after(
         self, updater: Updater, collected: Collected, batch: LossBatch | None, iteration: int
     ) -> dict[str, float]:
         """Returns how far the optimizer steps of the first iteration moved the decisions."""
-        if iteration != RATIO or self._evaluated is None or batch is None:
+        if updater.processes.is_sharded or iteration != RATIO or updater.loss.kind != "decisions":
             return {}
-        with _as_it_was(updater):
-            now = self._log_ratios(updater, collected, batch)["recorded"]
-        return {"doctor/step/log_ratio": _size(now - self._evaluated)}
+        moved = torch.zeros(0, dtype=torch.float64)
+        with _as_it_was(updater), updater.processes.lockstep(), reported():
+            if collected.rollout is not None and batch is not None:
+                assert self._evaluated is not None, "`before` evaluated the same decisions"
+                now = self._log_ratios(updater, collected, collected.rollout, batch, has_parts=False)["recorded"]
+                moved = now - self._evaluated
+        everywhere = torch.cat(updater.processes.gather([moved]))
+        return {"doctor/step/log_ratio": _size(everywhere)} if len(everywhere) else {}
 
-    def _ratios(self, updater: Updater, collected: Collected, batch: LossBatch) -> dict[str, float]:
+    def _ratios(self, updater: Updater, collected: Collected, batch: LossBatch | None) -> dict[str, float]:
         if updater.loss.kind != "decisions":
             return {}
-        found = self._log_ratios(updater, collected, batch)
-        recorded = self._evaluated = found.pop("recorded")
+        own: Ratios = {}
+        with updater.processes.lockstep(), reported():
+            if collected.rollout is not None and batch is not None:
+                own = self._log_ratios(updater, collected, collected.rollout, batch, has_parts=True)
+                self._evaluated = own["recorded"]
+        everywhere = _joined(updater.processes.gather([own]))
+        recorded = everywhere.pop("recorded", torch.zeros(0))
         if not len(recorded):
             return {}
         return {
             "doctor/ratio/mean": _size(recorded),
             "doctor/ratio/std": float(recorded.std(correction=0)),
             "doctor/ratio/largest": float(recorded.abs().max()),
-            **{f"doctor/ratio/{name}": _size(values) for name, values in found.items()},
+            **{f"doctor/ratio/{name}": _size(values) for name, values in everywhere.items()},
         }
 
     @torch.no_grad()
-    def _log_ratios(self, updater: Updater, collected: Collected, batch: LossBatch) -> Ratios:
-        """Returns the log-ratios of decisions that the update evaluates to those that were recorded, and, the first
-        time, other pairs.
+    def _log_ratios(
+        self, updater: Updater, collected: Collected, rollout: Rollout, batch: LossBatch, *, has_parts: bool
+    ) -> Ratios:
+        """Returns the log-ratios of decisions that the update evaluates to those that were recorded (`recorded`).
 
-        `again`: evaluated twice. `alone`: call by call, against all at once. `reference`: against the reference.
+        With `has_parts` also those to the reference (`reference`), and those of `_parts`, of one micro-batch.
         """
-        rollout = collected.rollout
-        assert rollout is not None, "a batch is of a rollout"
-        found: dict[str, list[Tensor]] = {"recorded": []}
+        policy = updater.policy
+        seen: dict[str, list[Tensor]] = {"recorded": []}
         rows, part = select_groups(batch, collected.kept[:GROUPS])
         for view in views_of(updater.loss, rollout, rows, part, GroupKey(self.seed, 0, 0)):
-            for number, piece in enumerate(micro_batches(updater.policy, rollout, view, updater.micro_batch)):
-                others = {"reference"} & updater.loss.needs if self._evaluated is None else set()
-                others |= {"again", "alone"} if self._evaluated is None and number == 0 else set()
-                for name, ratios in _compared(updater.policy, rollout, piece, others).items():
-                    found.setdefault(name, []).append(ratios)
-        return {name: torch.cat(parts) if parts else torch.zeros(0) for name, parts in found.items()}
+            for number, piece in enumerate(micro_batches(policy, rollout, view, updater.micro_batch)):
+                updater.num_calls = max(updater.num_calls, piece.num_calls)
+                inside = piece.weight(rollout) > 0
+                now: Any = policy.forward(rollout, piece)  # decisions, as the kind of the loss says
+                pairs = {"recorded": now.log_ratio(policy.recorded(rollout, piece))}
+                if has_parts and "reference" in updater.loss.needs:
+                    with policy.weights("reference"):
+                        pairs["reference"] = now.log_ratio(policy.forward(rollout, piece))
+                compared = {name: _entries(ratios, inside) for name, ratios in pairs.items()}
+                if has_parts and number == 0:
+                    compared |= _parts(policy, rollout, piece, now, updater.processes.placement.dtype)
+                for name, values in compared.items():
+                    seen.setdefault(name, []).append(values)
+        return {name: torch.cat(parts) if parts else torch.zeros(0) for name, parts in seen.items()}
 
     def _gradients(
-        self, updater: Updater, collected: Collected, rollout: Rollout, batch: LossBatch, old: OldSource
+        self,
+        updater: Updater,
+        rollout: Rollout | None,
+        batch: LossBatch | None,
+        kept: Sequence[int],
+        old: OldSource,
     ) -> dict[str, float]:
-        """Returns the signal-to-noise ratio of the gradient over groups, see `signal_to_noise`."""
-        parameters = updater.policy.weights.parameters
+        """Returns the signal-to-noise ratio of the gradient over groups and the noise scale, see `signal_to_noise`."""
+        parameters, processes = updater.policy.weights.parameters, updater.processes
         total: dict[str, Tensor] = {}
-        squares: list[float] = []
-        for index in collected.kept[:GROUPS]:
+        own: list[float] = []
+        for index in kept:
             rows, part = select_groups(batch, [index])
             views = views_of(updater.loss, rollout, rows, part, GroupKey(self.seed, 0, index))
             _forget(parameters.values())
-            if not views or updater.accumulate(rollout, views, part, old) is None:
+            if updater.accumulate(rollout, views, part, old) is None or not views:  # a group is of one process
                 continue
             gradients = {name: one.grad.float() for name, one in parameters.items() if one.grad is not None}
-            squares.append(float(sum(one.square().sum() for one in gradients.values())))
+            square = float(sum(one.square().sum() for one in gradients.values()))
+            if not math.isfinite(square):  # float16 may overflow until its scale is right
+                continue
+            own.append(square)
             for name, one in gradients.items():
                 total[name] = total[name] + one if name in total else one.clone()
+        squares = processes.gather(own)
         if len(squares) < 2:
             return {}
-        sum_square = float(sum(one.square().sum() for one in total.values()))
-        unmoved = [name for name in parameters if name not in total or not bool(total[name].any())]
+        sum_square, unmoved = 0.0, list[str]()
+        for name, parameter in parameters.items():
+            gradient = processes.sum(total.get(name, torch.zeros_like(parameter, dtype=torch.float32)))
+            sum_square += float(gradient.square().sum())
+            if not gradient.any() and not _waits(name, parameters):
+                unmoved.append(name)
+        self.without_gradient = tuple(unmoved)
         metrics = {
             "doctor/gradient/without": float(len(unmoved)),
             "doctor/gradient/groups": float(len(squares)),
+            "doctor/gradient/even": evenness(squares),
         }
-        ratio = signal_to_noise(sum_square, squares)
-        return metrics if ratio is None else metrics | {"doctor/gradient/signal_to_noise": ratio}
+        ratio, scale = signal_to_noise(sum_square, squares), noise_scale(sum_square, squares)
+        metrics |= {} if ratio is None else {"doctor/gradient/signal_to_noise": ratio}
+        return metrics | ({} if scale is None else {"doctor/gradient/noise_scale": scale})
 
 
 def signal_to_noise(sum_square: float, squares: Sequence[float]) -> float | None:
@@ -140,32 +177,120 @@ def signal_to_noise(sum_square: float, squares: Sequence[float]) -> float | None
     return mean_square / (variance / n) if variance > 1e-12 * mean_square else None
 
 
-def _inputs(policy: Modality, rollout: Rollout) -> dict[str, float]:
-    """Returns the share of prompts that the policy cuts, and the scale at which it sees images."""
-    metrics: dict[str, float] = {}
-    if isinstance(policy, Cutting):
-        texts = [prompt.text for prompt in rollout.prompts]
-        metrics["doctor/prompts/cut"] = sum(map(bool, policy.cuts(texts))) / max(1, len(texts))
-    canvases = [one for one in rollout.outputs.canvases or () if one is not None]
-    if canvases:
-        sides = [one.resized[0] * one.resized[1] / (one.original[0] * one.original[1]) for one in canvases]
-        metrics["doctor/images/scale"] = (sum(sides) / len(sides)) ** 0.5
-    return metrics
+def noise_scale(sum_square: float, squares: Sequence[float]) -> float | None:
+    """Returns how many groups a step needs so that noise is as large as the gradient; None where it is all noise.
+
+    tr(Sigma) / |G|^2 (there, equation 2.9): the variance of a group's gradient over the square of the true gradient,
+    which is |mean|^2 less its variance. Arguments as for `signal_to_noise`.
+    """
+    n = len(squares)
+    mean_square = sum_square / n**2
+    variance = (sum(squares) - n * mean_square) / (n - 1)
+    signal = mean_square - variance / n
+    return variance / signal if signal > 1e-12 * mean_square else None
 
 
-def _compared(policy: Modality, rollout: Rollout, piece: View, others: Set[str]) -> Ratios:
-    """Returns the log-ratios of the decisions of a piece of a view to the recorded ones, and those of `others`."""
+def evenness(squares: Sequence[float]) -> float:
+    """Returns how many groups of n count in the sum of |g_i|^2, as a share: (sum of x)^2 / (n * sum of x^2).
+
+    1 where all gradients are of one size, 1 / n where one group has all; 0 where there is no gradient. Where few groups
+    count, their agreement says little.
+    """
+    scale = max(squares)
+    if scale == 0:
+        return 0.0
+    parts = [one / scale for one in squares]
+    return sum(parts) ** 2 / (len(parts) * sum(part**2 for part in parts))
+
+
+def _inputs(updater: Updater, rollout: Rollout | None) -> dict[str, float]:
+    """Returns the share of prompts that the policy cuts, the scale at which it sees images, and where an update shares
+    no prompts, the share of its tokens that are of prompts computed before."""
+    policy, cut, areas, tokens = updater.policy, list[bool](), list[float](), list[tuple[int, int]]()
+    if rollout is not None:
+        canvases = [one for one in rollout.outputs.canvases or () if one is not None]
+        areas = [one.resized[0] * one.resized[1] / (one.original[0] * one.original[1]) for one in canvases]
+        if isinstance(policy, Cutting):
+            cut = list(map(bool, policy.cuts([prompt.text for prompt in rollout.prompts])))
+        if isinstance(policy, PromptSharing) and policy.sharing_used.startswith("none"):
+            tokens = _tokens_of_prompts(policy, rollout, updater.micro_batch)
+    gather = updater.processes.gather
+    cut, areas, tokens = gather(cut), gather(areas), gather(tokens)
+    metrics = {"doctor/prompts/cut": sum(cut) / len(cut)} if cut else {}
+    metrics |= {"doctor/images/scale": (sum(areas) / len(areas)) ** 0.5} if areas else {}
+    again, everything = (sum(column) for column in zip(*tokens, strict=True)) if tokens else (0, 0)
+    return metrics | ({"doctor/prompts/again": again / everything} if everything else {})
+
+
+def _tokens_of_prompts(policy: Any, rollout: Rollout, micro_batch: int) -> list[tuple[int, int]]:
+    """Returns, of each of a few prompts, the tokens of it that an update without sharing computes and one with it does
+    not, and all tokens of its answers and their prompts. With sharing a prompt is computed once in a micro-batch."""
+    lengths = rollout.outputs.num_tokens
+    if lengths is None or not isinstance(policy, Answering):
+        return []
+    found = []
+    for number, prompt in enumerate(rollout.prompts[:GROUPS]):
+        own, length = lengths[rollout.prompt == number], policy.longest_prompt([prompt])
+        once = math.ceil(len(own) / micro_batch)
+        found.append((length * (len(own) - once), length * len(own) + int(own.sum())))
+    return found
+
+
+def _waits(name: str, parameters: Mapping[str, Tensor]) -> bool:
+    """Returns whether a tensor is a factor of an adapter whose other factor is 0, so that its gradient is 0, too.
+
+    That is the first factor of a new adapter until the second one has moved.
+    """
+    for one, other in (("lora_A", "lora_B"), ("lora_embedding_A", "lora_embedding_B")):
+        for own, twin in ((one, other), (other, one)):
+            factor = parameters.get(name.replace(own, twin)) if own in name else None
+            if factor is not None and not bool(factor.any()):
+                return True
+    return False
+
+
+def _parts(policy: Modality, rollout: Rollout, piece: View, now: Any, precision: torch.dtype) -> Ratios:
+    """Returns log-ratios of decisions to the same ones with one cause switched off, where the policy has it.
+
+    `again`: nothing switched off. `alone`: evaluated call by call, not all at once. `dropout`: in evaluation mode;
+    the causes after it are then measured in that mode. `precision`: in float32. `sharing`: each prompt computed for
+    every one of its answers.
+    """
     inside = piece.weight(rollout) > 0
-    now: Any = policy.forward(rollout, piece)  # decisions, as the kind of the loss says
-    found: Ratios = {"recorded": now.log_ratio(policy.recorded(rollout, piece))}
-    if "again" in others:
-        again: Any = policy.forward(rollout, piece)
-        found["again"] = again.log_ratio(now)
-    if "reference" in others:
-        with policy.weights("reference"):
-            found["reference"] = now.log_ratio(policy.forward(rollout, piece))
-    entries = {name: _entries(ratios, inside) for name, ratios in found.items()}
-    return entries | ({"alone": _alone(policy, rollout, piece)} if "alone" in others else {})
+
+    def off(before: Any) -> Tensor:
+        return _entries(before.log_ratio(policy.forward(rollout, piece)), inside)
+
+    seen = {"again": off(now)}
+    networks = policy.networks() if isinstance(policy, Shardable) else list(policy.modules().values())
+    with ExitStack() as stack:
+        if in_training := training_modules([*policy.modules().values(), *networks]):
+            stack.enter_context(in_eval_mode(in_training))
+            seen["dropout"] = off(now)
+            now = policy.forward(rollout, piece)
+        seen["alone"] = _alone(policy, rollout, piece)
+        if precision != torch.float32 and has_low_precision(networks):
+            values = _where_possible(in_float32(networks), lambda: off(now))
+            seen |= {} if values is None else {"precision": values}
+        if isinstance(policy, PromptSharing) and not policy.sharing_used.startswith("none"):
+            with policy.without_sharing():
+                seen["sharing"] = off(now)
+    return seen
+
+
+def _where_possible(context: AbstractContextManager[None], measure: Any) -> Tensor | None:
+    """Returns what is measured inside of a context; None where the network has no such kernel, or no memory for it."""
+    try:
+        with context:
+            return measure()  # type: ignore[no-any-return]
+    except (RuntimeError, TypeError, ValueError):  # attention of flash kernels, driven pipelines; nothing depends on it
+        return None
+
+
+def _joined(own: Sequence[Ratios]) -> Ratios:
+    """Returns the log-ratios of all processes by name."""
+    names = dict.fromkeys(name for one in own for name in one)
+    return {name: torch.cat([one[name] for one in own if name in one]) for name in names}
 
 
 def _alone(policy: Modality, rollout: Rollout, piece: View) -> Tensor:
@@ -198,10 +323,10 @@ def _forget(parameters: Any) -> None:
 def _as_it_was(updater: Updater) -> Iterator[None]:
     """Puts back what a look at the policy moves."""
     policy, device = updater.policy, updater.processes.device
-    state, calls, size = random_state(device), policy.num_calls, updater.num_calls
+    state, calls = random_state(device), policy.num_calls
     try:
         yield
     finally:
         _forget(policy.weights.parameters.values())
         set_random_state(state, device)
-        policy.num_calls, updater.num_calls = calls, size
+        policy.num_calls = calls

@@ -433,10 +433,11 @@ class Trainer:
             old = "recorded" if refilled.num_replayed and old == "itself" else old
         parts, examined = minibatches(kept, updates, self.config.seed, iteration), dict[str, float]()
         if self.examination is not None:
-            examined = self.examination.before(updater, collected, rollout, batch, old, iteration)
+            before = partial(self.examination.before, updater, collected, rollout, batch, kept, old, iteration)
+            examined = self._in_memory(updater, before)
         steps, norms = self._steps(updater, parts, iteration, rollout, batch, old)
         if self.examination is not None:
-            examined |= self.examination.after(updater, collected, batch, iteration)
+            examined |= self._in_memory(updater, partial(self.examination.after, updater, collected, batch, iteration))
         if decay is not None:
             self.policy.weights.average("old", decay)
         metrics = {"optimizer/learning_rate": rate, "optimizer/steps": float(len(steps))}

@@ -1,8 +1,8 @@
 """The rollouts of token policies: groups of answers by plan, and trees of answers."""
 
 from abc import abstractmethod
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -133,6 +133,16 @@ class TokenGenerator(TokenModel, Checked):
     def share(self, way: SharingMode, reason: str = "") -> None:
         """Shares prompts in this way from now on; the reason says why not in the way that is set."""
         self._shared = way, reason
+
+    @contextmanager
+    def without_sharing(self) -> Iterator[None]:
+        """Runs a prompt once for each of its answers in the block."""
+        before = self._shared
+        self.share("none", "switched off")
+        try:
+            yield
+        finally:
+            self._shared = before
 
     @torch.no_grad()
     def rollout(self, prompts: Sequence[Prompt], plans: Sequence[AnswerPlan], keys: Sequence[GroupKey]) -> Rollout:

@@ -7,9 +7,10 @@ import pytest
 from typer.testing import CliRunner
 
 from mmrl.cli import app
-from mmrl.commands.doctor import doctor, said
+from mmrl.commands.doctor import _with_names, doctor, said
 from mmrl.core.contracts import ConfigError
 from mmrl.reporting.findings import Finding
+from tests.process_runs import mmrl
 
 SHORT = ("evaluation.num_prompts=8", "evaluation.samples_per_prompt=1", "prompts_per_iteration=4", "group_size=4")
 
@@ -46,6 +47,27 @@ def test_the_worst_is_said_first_and_nothing_is_said_in_a_sentence() -> None:
         "note: a_note (0.1235), iteration 3",
     ]
     assert "no finding" in said([])
+
+
+def test_tensors_without_gradient_are_named() -> None:
+    one = Finding(2, "tensors_without_gradient", "warning", "6 tensors have none", 6.0, "remedy")
+    assert _with_names(one, ["a", "b"]).cause == "6 tensors have none: a, b"
+    assert _with_names(one, list("abcdef")).cause == "6 tensors have none: a, b, c, d, e, ..."
+    other = Finding(2, "gradient_is_noise", "note", "cause", 1.0, "remedy")
+    assert _with_names(other, ["a"]) is other
+
+
+@pytest.mark.slow
+def test_settings_are_judged_by_the_length_of_the_run_that_they_are_for() -> None:
+    long = {one.name for one in doctor("lab/grpo", [*SHORT, "optimizer.warmup=10"])}
+    assert "warmup_too_long" not in long and "learning_rate_too_high" not in long
+
+
+@pytest.mark.slow
+def test_two_processes_say_one_list(tmp_path: Path) -> None:
+    main, other = mmrl(tmp_path, ["doctor", "lab/grpo", *SHORT, "modality.sharing=none", "--json"], 2)
+    assert (main.code, other.code) == (0, 0), main.said + other.said
+    assert '"name": "nothing_is_shared"' in main.said and '"name"' not in other.said
 
 
 @pytest.mark.slow

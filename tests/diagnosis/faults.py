@@ -260,6 +260,12 @@ FAULTS = (
         (Lab("lab/flow_grpo_fast", LATE), Lab("lab/motion_flow_grpo_fast", LATE)),
     ),
     Fault(
+        "nothing_is_shared",
+        "modality.sharing: a group's prompt with its image is computed for every answer, as trainers of others do",
+        ("modality.sharing=none",),
+        (Lab("lab/grpo"), Lab("quickstart_grounding")),
+    ),
+    Fault(
         "samples_degrade",
         "docs/curves.md, jpeg: pictures become empty while the reward rises",
         ("rewards=[{name: jpeg_size}]",),

@@ -6,6 +6,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from mmrl.core.contracts import Placement
 from mmrl.core.data import Rollout
 from mmrl.core.forward_outputs import ForwardOutputs, GaussianDecisions, TokenDecisions
 from mmrl.core.views import View
@@ -28,6 +29,36 @@ class Dropping(Gui):
 
     def forward(self, rollout: Rollout, view: View) -> TokenDecisions:
         return shifted(super().forward(rollout, view), lambda values: 0.1 * torch.randn_like(values))  # type: ignore[no-any-return]
+
+
+@dataclass
+class WithDropout(Gui):
+    """Has a layer of dropout in training mode behind its network."""
+
+    def prepare(self, placement: Placement) -> None:
+        super().prepare(placement)
+        dropout = nn.Dropout(0.05).train()
+
+        def dropped(_network: nn.Module, _args: Any, output: Any) -> Any:
+            output.last_hidden_state = dropout(output.last_hidden_state)
+            return output
+
+        (network,) = self.networks()
+        network.register_module("planted", dropout)
+        network.register_forward_hook(dropped)
+
+
+def _up(outputs: TokenDecisions) -> TokenDecisions:
+    return shifted(outputs, lambda values: torch.full_like(values, 0.1))  # type: ignore[no-any-return]
+
+
+@dataclass
+class SharesWrongly(Gui):
+    """Evaluates answers that share their prompt to other log-probs."""
+
+    def forward(self, rollout: Rollout, view: View) -> TokenDecisions:
+        outputs = super().forward(rollout, view)
+        return outputs if self.sharing_mode == "none" else _up(outputs)
 
 
 @dataclass

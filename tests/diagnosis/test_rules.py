@@ -110,6 +110,7 @@ def planted(config: RunConfig, **curves: list[float]) -> History:
             {"time__reward__judge": [1.0] * 3, "time__iteration": [10.0] * 3},
         ),
         ("prompts_cut", {"doctor__prompts__cut": [0.3]}, {"doctor__prompts__cut": [0.05]}),
+        ("nothing_is_shared", {"doctor__prompts__again": [0.7]}, {"doctor__prompts__again": [0.1]}),
         (
             "samples_stale",
             {"engine__effective": [0.3] * 3, "engine__truncated": [0.0] * 3},
@@ -147,6 +148,50 @@ def test_a_planted_cause_is_named_and_nothing_without_it(
 ) -> None:
     assert name in {one.name for one in findings_of(planted(config_of(), **sick))}
     assert name not in {one.name for one in all_findings(planted(config_of(), **healthy))}
+
+
+@in_one_test(
+    ("cause", "parts"),
+    [
+        ("mostly dropout", {"again": 0.14, "dropout": 0.1, "alone": 1e-6, "precision": 1e-3}),
+        ("mostly randomness", {"again": 0.1, "alone": 0.1}),
+        ("mostly precision", {"again": 0.0, "alone": 0.0, "precision": 0.12, "sharing": 0.02}),
+        ("mostly rounding, which batches change", {"again": 0.0, "alone": 0.08, "precision": 0.05}),
+        ("mostly prompts that answers share", {"again": 0.0, "alone": 0.0, "sharing": 0.1}),
+        ("mostly the way of sampling", {"again": 0.0, "alone": 0.001, "precision": 0.01, "sharing": 0.002}),
+    ],
+)
+def test_a_ratio_that_is_off_is_named_by_its_largest_part(cause: str, parts: dict[str, float]) -> None:
+    curves = {f"doctor__ratio__{name}": [value] for name, value in parts.items()}
+    (found,) = findings_of(planted(config_of(), doctor__ratio__mean=[0.1], **curves))
+    assert found.name == "ratio_off_at_start" and found.cause.rpartition("): ")[2].startswith(cause)
+
+
+def test_gradients_that_are_noise_are_named_with_the_groups_that_they_need() -> None:
+    curves = {"doctor__gradient__groups": [8.0], "doctor__gradient__signal_to_noise": [1.05]}
+    (alone,) = findings_of(planted(config_of(), **curves))
+    (scaled,) = findings_of(planted(config_of(), **curves, doctor__gradient__noise_scale=[160.0]))
+    (uneven,) = findings_of(planted(config_of(), **curves, doctor__gradient__even=[0.25]))
+    assert "2.0 groups have nearly all" in uneven.cause and "nearly all" not in scaled.cause
+    assert alone.name == scaled.name == "gradient_is_noise" and alone.severity == "note"
+    assert "160 groups" in scaled.cause and "groups would" not in alone.cause
+
+
+@in_one_test(
+    ("before", "spread", "is_named"),
+    [
+        (0.9, 0.2, True),
+        (0.9, 0.6, False),  # rollouts scatter by more than that
+        (0.55, 0.2, False),  # 0.75 spreads are less than two standard errors of 8 prompts against 16
+    ],
+)
+def test_rollouts_are_worse_where_the_gap_is_above_spread_and_error(
+    before: float, spread: float, is_named: bool
+) -> None:
+    history = History(config_of(prompts_per_iteration=8, evaluation__num_prompts=16))
+    history.add(0, {"held_out/point_in_box/mean": before, "held_out/point_in_box/std": 0.1})
+    history.add(1, {"reward/point_in_box/mean": 0.4, "reward/point_in_box/std": spread})
+    assert ("rollouts_worse_than_evaluation" in {one.name for one in findings_of(history)}) == is_named
 
 
 def test_one_step_for_each_rollout_clips_nothing_and_that_is_right() -> None:
