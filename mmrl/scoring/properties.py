@@ -56,7 +56,7 @@ def _measured(outputs: Outputs) -> dict[str, Tensor]:
         measured["length"] = words if outputs.num_tokens is None else outputs.num_tokens
         measured["lines"] = torch.tensor([sum(map(bool, text.splitlines())) for text in outputs.texts])
         measured["boxes"] = torch.tensor([_boxes(text) for text in outputs.texts])
-    if outputs.images is not None:
+    if outputs.images is not None and outputs.images.dim() == 4 and outputs.images.shape[1] == 3:  # RGB
         small = _made_smaller(outputs.images)
         measured |= _looks(small[:, None]) | {"thumbnails": _thumbnails(small)}
     if outputs.videos is not None:

@@ -47,7 +47,13 @@ def test_the_ground_truth_of_every_layout_earns_full_marks(layout: str, make_bat
     judged = [prompt for prompt in prompts if "given_scores" in prompt.target]  # outputs that the data brings
     conditioned = [prompt for prompt in prompts if prompt.roles]  # a picture to edit: no answer is the true one
     asked = [prompt for prompt in prompts if "criteria" in prompt.target]  # of a picture to draw: a judge grades them
-    is_of_pictures = layout in ("geneval", "geneval2", "lines", "vbench")  # texts that pictures are made from
+    is_of_pictures = layout in (
+        "drawbench",
+        "geneval",
+        "geneval2",
+        "lines",
+        "vbench",
+    )  # texts that pictures are made from
     assert boxed or answered or acted or judged or conditioned or asked or is_of_pictures
     for convention in FINE:
         canvases = tuple(Canvas(prompt.media[0].load().size, (84, 56), convention) for prompt in boxed)
