@@ -108,7 +108,8 @@ def _of_first_iterations(source: str, overrides: Sequence[str], run: Path) -> li
     # what its settings say is of the run that it is to be
     whole = config.model_copy(update={"iterations": config_of(source, overrides).iterations})
     history = History.of_record(read_record(run), whole)
-    if history.first("optimizer/skipped", 1) and history.mean("optimizer/skipped") == history.mean("optimizer/steps"):
+    skipped, steps = (history.mean(f"optimizer/{name}", fewest=1) for name in ("skipped", "steps"))
+    if skipped and skipped == steps:
         ended = [_never_finite(history)]
     return [*ended, *(_with_names(one, examination.without_gradient) for one in all_findings(history))]
 
