@@ -25,6 +25,7 @@ from mmrl.system.errors import UnjudgedError
 from mmrl.training.examination import Examination
 
 SHORT = ("iterations=3", "checkpoint.every=0", "trackers=[]")  # unless the user says otherwise; most rules need 3
+HELD_OUT_PROMPTS = 64  # that are evaluated, at most: an examination need not know the score well
 SHORT_EVALUATION = ("evaluation.every=0", "evaluation.stop_after=null", "evaluation.saved_samples=0")
 WIDTH = 110  # characters of a line
 NAMED = 5  # tensors without gradient
@@ -68,7 +69,7 @@ def _of_settings(source: str, config: RunConfig) -> list[Finding]:
             cause = f"an iteration has {own} samples, and {theirs} in {source}, at a learning rate that is not lower"
             remedy = "lower optimizer.learning_rate with the square root of the samples, or raise prompts_per_iteration"
             found.append(Finding(0, "batch_below_recipe", "note", cause, own / theirs, remedy))
-    if config.sampler.get("share_noise") is False or "share_noise" not in config.sampler:
+    if not config.sampler.get("share_noise"):
         alone, shared = _rollout_calls(config), _rollout_calls(config, share_noise=True)
         if alone and shared and shared < 0.8 * alone:
             cause = (
@@ -90,8 +91,10 @@ def _rollout_calls(config: RunConfig, **changed: bool) -> int | None:
 
 
 def _of_first_iterations(source: str, overrides: Sequence[str], run: Path) -> list[Finding]:
-    has_evaluation = config_of(source, overrides).evaluation is not None
-    short = [*SHORT, *(SHORT_EVALUATION if has_evaluation else ()), *overrides]
+    evaluation = config_of(source, overrides).evaluation
+    short = [*SHORT, *(SHORT_EVALUATION if evaluation is not None else ()), *overrides]
+    if evaluation is not None and (evaluation.num_prompts or 0) > HELD_OUT_PROMPTS:
+        short.insert(0, f"evaluation.num_prompts={HELD_OUT_PROMPTS}")
     config = start.new_run(source, short, run, is_main=is_main())[0]
     ended: list[Finding] = []
     examination = Examination(config.seed)
@@ -109,7 +112,7 @@ def _of_first_iterations(source: str, overrides: Sequence[str], run: Path) -> li
     whole = config.model_copy(update={"iterations": config_of(source, overrides).iterations})
     history = History.of_record(read_record(run), whole)
     skipped, steps = (history.mean(f"optimizer/{name}", fewest=1) for name in ("skipped", "steps"))
-    if skipped and skipped == steps:
+    if skipped and skipped == steps and config.precision != "float16":  # whose scale skips its first steps
         ended = [_never_finite(history)]
     return [*ended, *(_with_names(one, examination.without_gradient) for one in all_findings(history))]
 
@@ -164,7 +167,7 @@ def _of_twins(config: RunConfig, folder: Path) -> list[Finding]:
     for name, what in (("tensors_do_not_move", "did not move"), ("tensors_not_finite", "not finite")):
         tensors = str(observed[f"trained tensors {'that ' if 'move' in what else ''}{what}"])
         if tensors != "none":
-            remedy = "look at what the policy trains (modality.train, lora): a tensor that the loss never reaches"
+            remedy = "look at what the policy trains (modality.lora.targets): a tensor that the loss never reaches"
             cause = f"trained tensors {what} in two iterations"
             found.append(Finding(history.iteration, name, "fatal", cause, tensors, remedy))
     return found

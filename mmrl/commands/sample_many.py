@@ -341,7 +341,7 @@ def _entries(
     """Writes the files of a rollout's samples or episodes; returns their entries by the numbers of the prompts."""
     judged = None
     if scorer is not None:
-        judgement = scorer.judge(rollout, 0).without_examples()
+        judgement = scorer.judge(rollout, 0, has_properties=False).without_examples()
         judged = judgement.scores
         for name, failure in zip(judged.names, judgement.first_failures, strict=True):
             if failure is not None:

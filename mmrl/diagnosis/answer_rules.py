@@ -39,7 +39,7 @@ def _lengths_drift(history: History) -> Symptom | None:
         f"answers had {first:.3g} tokens at first and have {now:.3g}",
         now,
         "look whether the reward pays for length (Singhal et al. 2023, arXiv 2310.03716): length_penalised, "
-        "length_window; loss.aggregation decides whether long answers weigh more",
+        "length_window; loss.normalise decides whether long answers weigh more",
     )
 
 

@@ -1,5 +1,7 @@
 """What rewards and prompts weigh: one reward that decides alone, and few prompts that are learned by heart."""
 
+from statistics import fmean
+
 from mmrl.core.config import label_of
 from mmrl.diagnosis.history import History
 from mmrl.diagnosis.reward_rules import HELD_OUT, noise_of
@@ -15,8 +17,8 @@ LATER = 0.5  # share of the reward's rise since the best held-out score
 
 def _one_reward_dominates(history: History) -> Symptom | None:
     """lab/grpo has 0.34 to 0.66 of its two rewards of clicks."""
-    weights = {str(label_of(dict(one))): one.get("weight", 1.0) for one in history.config.rewards}
-    shares = {name: share for name in weights if (share := history.mean(f"reward/{name}/share", 3)) is not None}
+    names = [str(label_of(dict(one))) for one in history.config.rewards]
+    shares = {name: share for name in names if (share := history.mean(f"reward/{name}/share", 3)) is not None}
     first = max(shares, key=shares.__getitem__, default=None)
     if first is None or shares[first] <= ALONE:
         return None
@@ -63,13 +65,13 @@ def _few_prompts(history: History) -> Symptom | None:
 def _one_format_dominates(history: History) -> Symptom | None:
     """Zhao et al. 2025, "Echo Chamber", arXiv 2504.07912. The labs have one format from the first iteration on."""
     first, now = history.first("answers/dominant_format", 2), history.mean("answers/dominant_format", 3)
-    lead = history.mean("answers/dominant_lead", 5, fewest=3)
-    if first is None or now is None or lead is None or first > MIXED or now < ONE or lead > 0:
+    leads = [value for _, value in history.values.get("answers/dominant_lead", [])[-5:]]  # of whichever was commonest
+    if first is None or now is None or len(leads) < 3 or first > MIXED or now < ONE or max(leads) > 0:
         return None
     return Symptom(
         "note",
         f"{100 * now:.0f}% of the answers have one format, {100 * first:.0f}% at first, though it scored "
-        f"{abs(lead):.2g} less than the others while there were some: a habit of the model, which is not paid",
+        f"{abs(fmean(leads)):.2g} less than the others while there were some: a habit of the model, which is not paid",
         now,
         "nothing where the format is the one that you want; else pay the other by format_tags, sample warmer, or "
         "fine-tune on answers in it first (SFT)",
@@ -79,7 +81,7 @@ def _one_format_dominates(history: History) -> Symptom | None:
 def _rewards_unlikely(history: History) -> Symptom | None:
     """Lu et al. 2024, "It Takes Two" (SEAM), arXiv 2406.07971. lab/grpo has 0.45 to 0.89: what is right is likely."""
     follows = history.mean("follows/likelihood", 3)
-    if follows is None or follows > UNLIKELY:
+    if follows is None or follows > UNLIKELY or "policy/entropy" not in history.values:  # of tokens
         return None
     return Symptom(
         "note",

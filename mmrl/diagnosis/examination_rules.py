@@ -8,15 +8,19 @@ from mmrl.diagnosis.symptoms import Rule, Symptom
 FAR = 0.02
 
 
+def _limit(history: History) -> float:
+    clip = history.config.loss.get("clip_low")
+    return min(FAR, clip / 10) if isinstance(clip, float) else FAR
+
+
 def _ratio_off_at_start(history: History) -> Symptom | None:
     """At the first update the ratio is 1: DanceGRPO's authors look there first (its issue 45).
 
     A part is how far the update's log-probs move where one cause is switched off; what is left of the whole is how
     rollouts sample.
     """
-    size, clip = history.first("doctor/ratio/mean", 1), history.config.loss.get("clip_low")
-    limit = min(FAR, clip / 10) if isinstance(clip, float) else FAR
-    if size is None or size <= limit:
+    size = history.first("doctor/ratio/mean", 1)
+    if size is None or size <= _limit(history):
         return None
     again, alone, dropout, precision, sharing = (
         history.first(f"doctor/ratio/{name}", 1) or 0.0
@@ -38,16 +42,15 @@ def _ratio_off_at_start(history: History) -> Symptom | None:
         f"before any update the log-probs that the update computes are off those of sampling by {size:.2g} on average "
         f"({shares}): mostly {cause}",
         size,
-        "by the cause: switch dropout off; precision: float32; modality.sharing: none; lora.merge_rollouts: false; for "
-        "an inference engine set correction, and see docs/real_vllm.md; updates.old: recomputed makes the first ratio "
-        "1, and hides the cause",
+        "by the cause: switch dropout off; precision: float32; modality.sharing: none; modality.lora.merge_rollouts: "
+        "false; for an inference engine set correction, and see docs/real_vllm.md; updates.old: recomputed makes the "
+        "first ratio 1, and hides the cause",
     )
 
 
 def _reference_differs_at_start(history: History) -> Symptom | None:
-    size, clip = history.first("doctor/ratio/reference", 1), history.config.loss.get("clip_low")
-    limit = min(FAR, clip / 10) if isinstance(clip, float) else FAR
-    if size is None or size <= limit:
+    size = history.first("doctor/ratio/reference", 1)
+    if size is None or size <= _limit(history):
         return None
     return Symptom(
         "note" if history.config.warm_start else "warning",
@@ -82,7 +85,7 @@ def _tensors_without_gradient(history: History) -> Symptom | None:
     if not count or ratio is None:
         return None
     return Symptom(
-        "warning",
+        "note",  # of one block whose output is left out, or a tower that these prompts do not use, it is no fault
         f"{count:.0f} trained tensors have no gradient in any group",
         count,
         "leave out of modality.lora.targets what the loss never reaches, or look why it does not reach them",
@@ -94,11 +97,12 @@ def _prompts_cut(history: History) -> Symptom | None:
     if share is None or share <= 0.1:
         return None
     return Symptom(
-        "warning",
-        f"{100 * share:.0f}% of the prompts are longer than the text encoders read: the reward asks for what the "
-        "policy never sees",
+        "note",
+        f"{100 * share:.0f}% of the prompts are longer than one of the text encoders reads: what the reward asks for "
+        "may not reach the policy",
         share,
-        "raise modality.max_sequence_length, or shorten the prompts",
+        "the first lines of training name the encoders; CLIP reads 77 tokens, of others raise max_sequence_length "
+        "(of modality or modality.arguments); or shorten the prompts",
     )
 
 

@@ -28,7 +28,7 @@ def without_spread(record: GroupRecord) -> list[Finding]:
         Finding(
             record.iteration,
             "prompts_without_spread",
-            "warning",
+            "warning" if low > SHARE * len(seen) else "note",  # those above are known
             f"{len(flat)} of {len(seen)} prompts that were sampled {TIMES} times or more never had spread: each time "
             f"all their samples scored alike, {low} below the run's mean total and {len(flat) - low} not below it. "
             f"The lowest: {_named(flat)}",

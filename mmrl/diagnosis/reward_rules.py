@@ -5,7 +5,8 @@ from mmrl.diagnosis.history import History
 from mmrl.diagnosis.symptoms import Rule, Symptom
 
 HELD_OUT = "held_out/score"
-LOST = 0.03  # of a held-out score: the least that counts
+LOST = 0.07  # of a held-out score, in spreads of its samples: the least that counts; 0.03 of a score of 0 and 1
+UNKNOWN = 0.45  # such a spread, where no evaluation logged it
 ERRORS = 1.5  # standard errors of a score before that: the same prompts from the same noise differ by less
 
 
@@ -13,7 +14,7 @@ def _reward_fell(history: History) -> Symptom | None:
     """A reward that a learning rate broke falls to nearly nothing within a few iterations."""
     first, now = history.first("reward/mean", 1), history.mean("reward/mean", 3)
     spread = history.first("reward/std", 1)
-    if first is None or now is None or spread is None or now > first - max(spread, 1e-6):
+    if _is_scheduled(history) or first is None or now is None or spread is None or now > first - max(spread, 1e-6):
         return None
     return Symptom(
         "warning",
@@ -39,9 +40,18 @@ def _held_out_fell(history: History) -> Symptom | None:
     )
 
 
+def _is_scheduled(history: History) -> bool:
+    """Returns whether weights of rewards change, which moves the mean reward too."""
+    return any(isinstance(one.get("weight"), dict) for one in history.config.rewards)
+
+
 def noise_of(history: History) -> float:
-    """Returns what a held-out score may lose without a reason: few samples swing by more than `LOST`."""
-    return max(LOST, ERRORS * (history.mean("held_out/standard_error", 1) or 0.0))
+    """Returns what a held-out score may lose without a reason; few samples swing by more than `LOST` spreads."""
+    spreads = [
+        pairs[0][1] for name, pairs in history.values.items() if name.startswith("held_out/") and name.endswith("/std")
+    ]
+    error = history.mean("held_out/standard_error", 1) or 0.0
+    return max(LOST * max(spreads, default=UNKNOWN), ERRORS * error)
 
 
 def _reward_hacked(history: History) -> Symptom | None:
@@ -52,7 +62,14 @@ def _reward_hacked(history: History) -> Symptom | None:
     at, best = max(scores[:-1], key=lambda pair: pair[1])
     now = scores[-1][1]
     before, after = history.around("reward/mean", at), history.mean("reward/mean", 3, fewest=1)
-    if at == 0 or now > best - noise_of(history) or before is None or after is None or after <= before:
+    if (
+        _is_scheduled(history)
+        or at == 0
+        or now > best - noise_of(history)
+        or before is None
+        or after is None
+        or after <= before
+    ):
         return None
     return Symptom(
         "warning",

@@ -11,7 +11,7 @@ from typing import Any
 
 from mmrl.core.config import RunConfig, label_of
 from mmrl.diagnosis.history import History
-from mmrl.diagnosis.reward_rules import ERRORS, HELD_OUT, LOST
+from mmrl.diagnosis.reward_rules import HELD_OUT, noise_of
 from mmrl.diagnosis.symptoms import Rule, Symptom
 
 # Each was set between healthy labs (shapes by DiffusionNFT and Flow-GRPO, moving shapes, clicks) and sick ones.
@@ -99,7 +99,7 @@ def _is_best(history: History) -> bool:
     scores = [value for _, value in history.values.get(HELD_OUT, [])]
     if len(scores) < 2 or not _is_judged_by_others(history.config):
         return False
-    noise = max(LOST, ERRORS * (history.mean("held_out/standard_error", 1) or 0.0))
+    noise = noise_of(history)
     return max(scores) > scores[0] + noise and scores[-1] > max(scores) - noise
 
 

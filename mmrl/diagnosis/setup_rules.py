@@ -30,9 +30,9 @@ def _rollouts_worse_than_evaluation(history: History) -> Symptom | None:
         return None
     gap, reward, mean, before = worst
     return Symptom(
-        "warning",
+        "note",  # the prompts are others, which may be harder
         f"{reward} of the first rollouts is {mean:.3g}, and {before:.3g} in the evaluation before training: rollouts "
-        f"are worse by {gap:.2g} times the spread of samples",
+        f"are worse by {gap:.2g} times the spread of samples, on prompts of their own",
         gap,
         "give rollouts more of what evaluations have: sampler.num_steps, guidance, sampler.max_tokens, a lower "
         "temperature; a reward cannot rank samples that are all bad",

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import islice
 
 import torch
 from PIL import Image, ImageDraw, ImageFont
@@ -96,8 +97,10 @@ class Recording:
                 f"{number}/{len(self.turns)}  {turn.words}",
                 _both(reward_text(turn.reward), reward_text(total, "sum ")),
             )
-            for number, (turn, total) in enumerate(zip(self.turns, self._sums()[1:], strict=True), 1)
-        ][: MAX_FRAMES // REPEATS - 1]
+            for number, (turn, total) in islice(
+                enumerate(zip(self.turns, self._sums()[1:], strict=True), 1), MAX_FRAMES // REPEATS - 1
+            )
+        ]
         if (last := self.last_picture) is not None:
             pictures.append(_titled(last, f"end: {self.outcome.replace('_', ' ')}", reward_text(self.total, "sum ")))
         width, height = (max(sides) for sides in zip(*(picture.size for picture in pictures), strict=True))

@@ -54,8 +54,6 @@ def _answer(page: LiveRun, path: str, query: dict[str, list[str]]) -> Answer:
         return Answer(content, "application/json")
     if path.removeprefix("/") in KINDS:
         return Answer(page.samples(path.removeprefix("/"), query.get("iteration", [""])[-1]).encode(), HTML)
-    if path == "/favicon.ico":  # browsers want one
-        return Answer(b"", status=HTTPStatus.NO_CONTENT)
     if match := MEDIA.fullmatch(path):
         return _file(page.run, page.run / match[1], TYPES[match[2]])
     return Answer(b"there is no such page\n", status=HTTPStatus.NOT_FOUND)

@@ -217,10 +217,14 @@ class Scorer:
         return judgement.scores
 
     @torch.no_grad()
-    def judge(self, rollout: Rollout, iteration: int, thought: Thought | None = None) -> Judgement:
+    def judge(
+        self, rollout: Rollout, iteration: int, thought: Thought | None = None, *, has_properties: bool = True
+    ) -> Judgement:
         """Returns the judgement of a rollout, or of a chunk of one that holds whole groups.
 
-        `thought`: what the policy thinks of the answers, for the rewards that need it.
+        Args:
+            thought: what the policy thinks of the answers, for the rewards that need it.
+            has_properties: measures what the samples are like, which an evaluation does not report.
         Raises:
             ConfigError: a reward needs what the rollout does not have, or returns a wrong shape or type.
             HangError: a call of a reward takes too long.
@@ -254,7 +258,7 @@ class Scorer:
         )
         scores, failures = without_too_large(scores, [answer.failure for answer in answers])
         seconds = tuple(answer.seconds for answer in answers)
-        return Judgement(as_wholes(scores), failures, seconds, properties_of(rollout))
+        return Judgement(as_wholes(scores), failures, seconds, properties_of(rollout) if has_properties else {})
 
     def _answers(self, everyone: RewardBatch) -> list[Answer]:
         """Returns the answer of each reward."""

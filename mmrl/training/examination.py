@@ -36,6 +36,7 @@ class Examination:
     seed: int
     without_gradient: tuple[str, ...] = field(default=(), init=False)  # names of trained tensors; on all processes
     _evaluated: Tensor | None = field(default=None, init=False)  # log-ratios before the steps of iteration `RATIO`
+    _micro_batch: int = field(default=0, init=False)  # by which these were evaluated
 
     def before(
         self,
@@ -66,7 +67,8 @@ class Examination:
             if collected.rollout is not None and batch is not None:
                 assert self._evaluated is not None, "`before` evaluated the same decisions"
                 now = self._log_ratios(updater, collected, collected.rollout, batch, has_parts=False)["recorded"]
-                moved = now - self._evaluated
+                if self._micro_batch == updater.micro_batch:  # else memory halved it, and the order is another
+                    moved = now - self._evaluated
         everywhere = torch.cat(updater.processes.gather([moved]))
         return {"doctor/step/log_ratio": _size(everywhere)} if len(everywhere) else {}
 
@@ -77,7 +79,7 @@ class Examination:
         with updater.processes.lockstep(), reported():
             if collected.rollout is not None and batch is not None:
                 own = self._log_ratios(updater, collected, collected.rollout, batch, has_parts=True)
-                self._evaluated = own["recorded"]
+                self._evaluated, self._micro_batch = own["recorded"], updater.micro_batch
         everywhere = _joined(updater.processes.gather([own]))
         recorded = everywhere.pop("recorded", torch.zeros(0))
         if not len(recorded):

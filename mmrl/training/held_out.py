@@ -166,7 +166,7 @@ class Evaluator:
 
     def _judged(self, rollout: Rollout) -> Judgement:
         try:
-            return self.scorer.judge(rollout, self.iteration).without_examples()
+            return self.scorer.judge(rollout, self.iteration, has_properties=False).without_examples()
         except HangError as error:
             raise HangError(f"held-out evaluation: {error}") from error
 

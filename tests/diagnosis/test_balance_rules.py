@@ -154,5 +154,5 @@ def test_a_format_that_wins_without_being_better_is_a_note(
 
 def test_a_reward_against_the_likelihood_is_a_note() -> None:
     for values, is_named in (([-0.6, -0.5, -0.7], True), ([-0.6, -0.1, -0.2], False), ([0.9] * 3, False)):
-        found = findings_of(planted(config_of(), follows__likelihood=values))
+        found = findings_of(planted(config_of(), follows__likelihood=values, policy__entropy=[1.0] * 3))
         assert [one.name for one in found] == ["rewards_unlikely"] * is_named
