@@ -87,9 +87,11 @@ def _groups_without_spread(history: History) -> Symptom | None:
     if share is None or share < 0.65:
         return None
     reward = history.mean("reward/mean", 2, fewest=1)
+    first, spread = (history.first(f"reward/{one}", 1) for one in ("mean", "std"))
+    is_learned = None not in (reward, first, spread) and reward > first + spread / 2  # type: ignore[operator]
     size = history.config.group_size
     return Symptom(
-        "warning",
+        "note" if is_learned else "warning",
         f"in {100 * share:.0f}% of the groups all samples score alike (mean reward "
         f"{'unknown' if reward is None else format(reward, '.3g')}): they cost as much as the others and teach nothing",
         share,

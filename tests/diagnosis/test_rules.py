@@ -194,6 +194,13 @@ def test_rollouts_are_worse_where_the_gap_is_above_spread_and_error(
     assert ("rollouts_worse_than_evaluation" in {one.name for one in findings_of(history)}) == is_named
 
 
+def test_groups_that_are_alike_since_all_is_learned_are_a_note() -> None:
+    curves = {"groups__degenerate": [0.1, 0.7, 0.8], "reward__std": [0.4] * 3}
+    learned = findings_of(planted(config_of(), **curves, reward__mean=[0.4, 0.9, 0.95]))
+    stuck = findings_of(planted(config_of(), **curves, reward__mean=[0.4, 0.45, 0.4]))
+    assert [one.severity for one in (*learned, *stuck)] == ["note", "warning"]
+
+
 def test_one_step_for_each_rollout_clips_nothing_and_that_is_right() -> None:
     config = config_of(updates__epochs=1, updates__minibatches=1)
     history = planted(config, loss__clip_fraction_low=[0.0] * 3, loss__clip_fraction_high=[0.0] * 3)
