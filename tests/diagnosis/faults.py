@@ -157,7 +157,7 @@ FAULTS = (
     ),
     Fault(
         "rewards_fail",
-        "Flow-Factory and flow_grpo: judges behind servers that answer without a number",
+        "verl-omni pull request 366: a judge that fails became a score of 0, which nobody could tell from a bad sample",
         (paid_by("often_fails"),),
         (
             Lab("lab/grpo", ("scoring.max_failed_share=0.5",)),
@@ -186,13 +186,13 @@ FAULTS = (
     ),
     Fault(
         "environments_are_slow",
-        "Search-R1 and verl-agent: rollouts wait for tools and browsers",
+        "RLinf issue 712 and SimpleVLA-RL issue 37: rollouts wait for the steps of environments",
         ("modality.environment={name: tests.diagnosis.planted_worlds:SlowScreens}",),
         (Lab("quickstart_agent"), Lab("lab/turns_rloo")),
     ),
     Fault(
         "memory_grows",
-        "trl issues on out-of-memory after hundreds of steps: something is kept of each batch",
+        "Mini-o3 issue 23 and RLinf issue 264: memory rises step by step until there is none",
         (paid_by("leaking"),),
         (Lab("lab/grpo", iterations=12), Lab("lab/mix_grpo", iterations=12)),
     ),
@@ -212,7 +212,7 @@ FAULTS = (
     ),
     Fault(
         "reference_differs_at_start",
-        "open-r1 and trl: the KL is above 0 in the first step, of a reference in other precision or with an adapter",
+        "trl issue 3194, DeepSpeedExamples issue 412: a KL above 0 in the first step, of an adapter that only one has",
         (f"{POLICIES}:OtherReference",),
         (Lab("lab/grpo", WITH_KL), Lab("lab/mix_grpo", ("loss.kl_coef=1.0e-6",))),
         (f"{POLICIES}:OtherReferenceOfImages",),
@@ -225,13 +225,13 @@ FAULTS = (
     ),
     Fault(
         "tensors_without_gradient",
-        "ms-swift issue 4547 and others: what is trained is not what the loss reaches",
+        "mlx-lm-lora issue 55: adapters that the loss never reaches, saved as trained",
         (f"{POLICIES}:TrainsUnused",),
         (Lab("lab/flow_grpo"), Lab("lab/nft")),
     ),
     Fault(
         "images_shrunk",
-        "VLM-R1 and ScreenSpot-Pro, arXiv 2504.07981: max_pixels of the defaults on large screenshots",
+        "ScreenSpot-Pro, arXiv 2504.07981: large screenshots, small targets",
         ("modality.max_pixels=2000",),
         (Lab("lab/grpo"), Lab("quickstart_grounding")),
     ),
@@ -243,7 +243,7 @@ FAULTS = (
     ),
     Fault(
         "warmup_too_long",
-        "trl: warmup_steps of a longer run",
+        "Search-R1 issue 28: a warm-up of 0.95 of the run; prime-rl issue 968: of all of it",
         ("optimizer.warmup=3",),
         (Lab("lab/grpo"), Lab("lab/mix_grpo")),
     ),
@@ -255,7 +255,7 @@ FAULTS = (
     ),
     Fault(
         "nothing_is_shared",
-        "flow_grpo's Fast variant: the steps before the random ones are the same for a group that begins alike",
+        "flow_grpo issue 7: does a group begin from one latent, or from many?",
         ("sampler.share_noise=false",),
         (Lab("lab/flow_grpo_fast", LATE), Lab("lab/motion_flow_grpo_fast", LATE)),
     ),
