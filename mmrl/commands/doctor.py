@@ -93,15 +93,16 @@ def _rollout_calls(config: RunConfig, **changed: bool) -> int | None:
 def _of_first_iterations(source: str, overrides: Sequence[str], run: Path) -> list[Finding]:
     evaluation = config_of(source, overrides).evaluation
     short = [*SHORT, *(SHORT_EVALUATION if evaluation is not None else ()), *overrides]
-    if evaluation is not None and (evaluation.num_prompts or 0) > HELD_OUT_PROMPTS:
+    if evaluation is not None and not 0 < (evaluation.num_prompts or 0) <= HELD_OUT_PROMPTS:
         short.insert(0, f"evaluation.num_prompts={HELD_OUT_PROMPTS}")
     config = start.new_run(source, short, run, is_main=is_main())[0]
     ended: list[Finding] = []
     examination = Examination(config.seed)
     try:
-        train(config, run, is_main=is_main(), examination=examination)
+        if not train(config, run, is_main=is_main(), examination=examination).is_complete:
+            raise KeyboardInterrupt  # a signal ended it: what was seen until then is no examination
     except UnjudgedError as error:
-        ended.append(_unjudged(error, config))
+        ended.append(_unjudged(error))
     except RunError as error:
         if not isinstance(error.__cause__, DivergedError):
             raise
@@ -111,6 +112,7 @@ def _of_first_iterations(source: str, overrides: Sequence[str], run: Path) -> li
     # what its settings say is of the run that it is to be
     whole = config.model_copy(update={"iterations": config_of(source, overrides).iterations})
     history = History.of_record(read_record(run), whole)
+    ended = [replace(one, iteration=history.iteration + 1) for one in ended]
     skipped, steps = (history.mean(f"optimizer/{name}", fewest=1) for name in ("skipped", "steps"))
     if skipped and skipped == steps and config.precision != "float16":  # whose scale skips its first steps
         ended = [_never_finite(history)]
@@ -137,17 +139,15 @@ def _never_finite(history: History) -> Finding:
     )
 
 
-def _unjudged(error: UnjudgedError, config: RunConfig) -> Finding:
-    remedy = (
-        "where images hold NaN or infinity lower optimizer.learning_rate by 10; else mend the reward by its message"
-    )
-    return Finding(config.iterations, "rewards_fail", "fatal", str(error), None, remedy)
+def _unjudged(error: UnjudgedError) -> Finding:
+    remedy = "lower optimizer.learning_rate by 10" if "NaN" in str(error) else "mend the reward by its message"
+    return Finding(1, "rewards_fail", "fatal", str(error), None, remedy)
 
 
 def _diverged(error: RunError, config: RunConfig) -> Finding:
     rate = config.optimizer.learning_rate
     return Finding(
-        config.iterations,
+        1,
         "learning_rate_too_high",
         "fatal",
         str(error),

@@ -103,7 +103,8 @@ def _groups_without_spread(history: History) -> Symptom | None:
 
 def _reward_constant(history: History) -> Symptom | None:
     spread = history.mean("reward/std", 3)
-    if spread is None or spread > 1e-9:
+    taught = history.mean("groups/degenerate", 3)  # what learns from data needs no spread
+    if spread is None or spread > 1e-9 or (taught is not None and taught < 1):
         return None
     return Symptom(
         "warning",
