@@ -37,9 +37,11 @@ class TimedScorer(Scorer):
 
     seconds: list[float] = field(default_factory=list)
 
-    def judge(self, rollout: Rollout, iteration: int, thought: Thought | None = None) -> Judgement:
+    def judge(
+        self, rollout: Rollout, iteration: int, thought: Thought | None = None, *, has_properties: bool = True
+    ) -> Judgement:
         clock = Clock()
-        judgement = super().judge(rollout, iteration, thought)
+        judgement = super().judge(rollout, iteration, thought, has_properties=has_properties)
         self.seconds.append(clock())
         return judgement
 
