@@ -14,7 +14,7 @@ import json
 import shlex
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from unittest.mock import patch
@@ -80,7 +80,7 @@ def early(names: Sequence[str]) -> None:
         history, scores, found, lost = History(config), dict[int, float](), dict[str, int](), None
         for line in lines:  # of an iteration, or of the evaluation after it
             at = line["iteration"]
-            history.add(at, {key: value for key, value in line.items() if isinstance(value, float)})
+            history.add_line(line)
             scores |= {at: line["held_out/score"]} if "held_out/score" in line else {}
             for one in findings_of(history):
                 if one.severity != "note" and one.name not in found:
@@ -130,7 +130,7 @@ def dry_runs(names: Sequence[str]) -> None:
 def cost(names: Sequence[str]) -> None:
     """Times the rules in training, against the seconds of its iterations."""
     for config in names or ("lab/grpo", "lab/flow_grpo", "lab/turns_rloo", "lab/one_shot_clips"):
-        with _timed_rules() as spent, tempfile.TemporaryDirectory() as folder:
+        with _timed(Watch, "see") as spent, tempfile.TemporaryDirectory() as folder:
             short = ("iterations=40", "evaluation.every=0", "evaluation.num_prompts=16", "checkpoint.every=0")
             train(start.new_run(config, short, Path(folder) / "run")[0], Path(folder) / "run")
             metrics = read_record(Path(folder) / "run").metrics
@@ -155,7 +155,8 @@ def examined(names: Sequence[str]) -> None:
                 if name.startswith("doctor/")
             }
             iteration = metrics["time/iteration"].values[-1]  # the last is not examined
-            emit("examined", config=config, precision=precision, **measured, seconds=spent, iteration=iteration)
+            seconds = [round(one, 3) for one in spent]
+            emit("examined", config=config, precision=precision, **measured, seconds=seconds, iteration=iteration)
 
 
 @contextmanager
@@ -169,24 +170,9 @@ def _timed(kind: type, method: str) -> Iterator[list[float]]:
         try:
             return plain(*args, **settings)
         finally:
-            spent.append(round(time.perf_counter() - began, 3))
+            spent.append(time.perf_counter() - began)
 
     with patch.object(kind, method, timed):
-        yield spent
-
-
-@contextmanager
-def _timed_rules() -> Iterator[list[float]]:
-    """Yields the seconds of each reading of the rules, as they come."""
-    spent: list[float] = []
-    see = Watch.see
-
-    def timed(self: Watch, iteration: int, metrics: Mapping[str, float]) -> None:
-        began = time.perf_counter()
-        see(self, iteration, metrics)
-        spent.append(time.perf_counter() - began)
-
-    with patch.object(Watch, "see", timed):
         yield spent
 
 

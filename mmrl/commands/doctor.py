@@ -56,7 +56,7 @@ def doctor(source: str, overrides: Sequence[str] = (), *, is_tiny: bool = False)
     with tempfile.TemporaryDirectory(prefix="mmrl-doctor-") as name:
         if is_tiny:
             return [*found, *_of_twins(config, Path(name))]
-        return [*_of_first_iterations(source, overrides, Path(name) / "run"), *found]
+        return [*_of_first_iterations(source, overrides, config, Path(name) / "run"), *found]
 
 
 def _of_settings(source: str, config: RunConfig) -> list[Finding]:
@@ -90,8 +90,9 @@ def _rollout_calls(config: RunConfig, **changed: bool) -> int | None:
     return round(sum(plan.num_rollout_calls * count for plan, count in plans))
 
 
-def _of_first_iterations(source: str, overrides: Sequence[str], run: Path) -> list[Finding]:
-    evaluation = config_of(source, overrides).evaluation
+def _of_first_iterations(source: str, overrides: Sequence[str], wanted: RunConfig, run: Path) -> list[Finding]:
+    """Trains a shortened run of a config, `wanted` as the user has it, and returns the findings on it."""
+    evaluation = wanted.evaluation
     short = [*SHORT, *(SHORT_EVALUATION if evaluation is not None else ()), *overrides]
     if evaluation is not None and not 0 < (evaluation.num_prompts or 0) <= HELD_OUT_PROMPTS:
         short.insert(0, f"evaluation.num_prompts={HELD_OUT_PROMPTS}")
@@ -110,7 +111,7 @@ def _of_first_iterations(source: str, overrides: Sequence[str], run: Path) -> li
     if not (run / "metrics.jsonl").exists():
         return ended
     # what its settings say is of the run that it is to be
-    whole = config.model_copy(update={"iterations": config_of(source, overrides).iterations})
+    whole = config.model_copy(update={"iterations": wanted.iterations})
     history = History.of_record(read_record(run), whole)
     ended = [replace(one, iteration=history.iteration + 1) for one in ended]
     skipped, steps = (history.mean(f"optimizer/{name}", fewest=1) for name in ("skipped", "steps"))
@@ -161,8 +162,7 @@ def _of_twins(config: RunConfig, folder: Path) -> list[Finding]:
     observed = check_tiny(config, metrics, Examination(config.seed))
     history = History(config)
     for line in metrics.read():
-        numbers = {name: value for name, value in line.items() if isinstance(value, float)}
-        history.add(line["iteration"], {name: numbers[name] for name in numbers if not name.startswith(OF_MODELS)})
+        history.add_line(line, OF_MODELS)
     found = [replace(one, severity="note") for one in all_findings(history)]
     for name, what in (("tensors_do_not_move", "did not move"), ("tensors_not_finite", "not finite")):
         tensors = str(observed[f"trained tensors {'that ' if 'move' in what else ''}{what}"])

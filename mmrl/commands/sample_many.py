@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from mmrl.commands.sample import sampler_of
+from mmrl.commands.score_results import many
 from mmrl.commands.train import checkpoint_of, config_of, is_run, refuse_others, restored
 from mmrl.core import plugins
 from mmrl.core.config import DatasetSettings, RunConfig
@@ -80,7 +81,7 @@ class Sampled:
 
     def __str__(self) -> str:
         before = f", {self.num_before} of them from before" if self.num_before else ""
-        samples, prompts = _counted(len(self.entries), "sample"), _counted(self.num_prompts, "prompt")
+        samples, prompts = many(len(self.entries), "sample"), many(self.num_prompts, "prompt")
         return f"{samples} of {prompts}{before}: {self.folder / 'index.html'}"
 
     def turns(self) -> list[str]:
@@ -94,10 +95,6 @@ class Sampled:
                 ]
                 lines += [entry["prompt"], *each, f"  end: {entry['outcome'].replace('_', ' ')}"]
         return lines
-
-
-def _counted(number: int, what: str) -> str:
-    return f"{number} {what}{'' if number == 1 else 's'}"
 
 
 def sample_file(request: Request, file: str, out: Path) -> Sampled:

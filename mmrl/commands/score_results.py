@@ -50,7 +50,7 @@ class Reckoning:
             "  ".join([f"{row[0]:{widths[0]}}", *(f"{cell:>{n}}" for cell, n in zip(row[1:], widths[1:], strict=True))])
             for row in rows
         ]
-        about = f"{_many(shown['outputs'], 'output')} in {_many(shown['groups'], 'group')}"
+        about = f"{many(shown['outputs'], 'output')} in {many(shown['groups'], 'group')}"
         return "\n".join([about, "", *table, *self.failures()])
 
     def failures(self) -> list[str]:
@@ -115,7 +115,8 @@ class Seeing:
         return cls(cast(Convention, coordinates), cast("DialectName | None", dialect), num_frames)
 
 
-def _many(count: int, what: str) -> str:
+def many(count: int, what: str) -> str:
+    """Returns a number of things in words, such as 1 sample and 2 samples."""
     return f"{count} {what}" + ("" if count == 1 else "s")
 
 

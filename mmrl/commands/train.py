@@ -65,7 +65,7 @@ def train(
         is_main: whether this process is the one of the run that writes, and holds the lock of the directory.
         last_resort: ends the process where something hangs in it.
         callbacks: code of the user's own, called at the events of the run.
-        examination: measures for the doctor, in a run of one process.
+        examination: measures for the doctor, of all processes.
     Raises:
         ConfigError: the input cannot work. RunError: the run failed. KeyboardInterrupt: a Ctrl-C came before there was
             anything to keep. A run directory that holds nothing but the new config.yaml is then removed.

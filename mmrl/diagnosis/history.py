@@ -4,6 +4,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from statistics import fmean
+from typing import Any
 
 from mmrl.core.config import RunConfig
 from mmrl.reporting.record import Record
@@ -33,6 +34,15 @@ class History:
         for name, value in metrics.items():
             if math.isfinite(value):
                 self.values.setdefault(name, []).append((iteration, float(value)))
+
+    def add_line(self, line: Mapping[str, Any], but: tuple[str, ...] = ()) -> None:
+        """Appends the numbers of a line of metrics.jsonl, without the names that begin with one of `but`."""
+        numbers = {
+            name: value
+            for name, value in line.items()
+            if name != "iteration" and isinstance(value, int | float) and not name.startswith(but)
+        }
+        self.add(int(line["iteration"]), numbers)
 
     def by_iteration(self) -> dict[int, dict[str, float]]:
         """Returns the metrics of each iteration, its evaluation among them, in order."""

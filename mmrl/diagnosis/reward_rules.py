@@ -1,6 +1,6 @@
 """What rewards and groups say, and what the held-out score makes of it."""
 
-from mmrl.core.config import label_of
+from mmrl.core.config import Plugin, RunConfig, label_of
 from mmrl.diagnosis.history import History
 from mmrl.diagnosis.symptoms import Rule, Symptom
 
@@ -43,6 +43,11 @@ def _held_out_fell(history: History) -> Symptom | None:
 def _is_scheduled(history: History) -> bool:
     """Returns whether weights of rewards change, which moves the mean reward too."""
     return any(isinstance(one.get("weight"), dict) for one in history.config.rewards)
+
+
+def counted_rewards(config: RunConfig) -> dict[str, Plugin]:
+    """Returns the sections of the rewards with a weight, by their labels."""
+    return {str(label_of(dict(one))): one for one in config.rewards if one.get("weight", 1.0) != 0}
 
 
 def noise_of(history: History) -> float:
@@ -115,7 +120,7 @@ def _reward_constant(history: History) -> Symptom | None:
 
 
 def _one_reward_constant(history: History) -> Symptom | None:
-    counted = {str(label_of(dict(one))) for one in history.config.rewards if one.get("weight", 1.0) != 0}
+    counted = counted_rewards(history.config)
     spreads = {name: history.mean(f"reward/{name}/std", 3) for name in sorted(counted)}
     level = [name for name, spread in spreads.items() if spread is not None and spread <= 1e-9]
     if not level or len(level) == len(counted):

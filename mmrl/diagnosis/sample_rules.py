@@ -9,10 +9,11 @@ import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from mmrl.core.config import RunConfig, label_of
+from mmrl.core.config import RunConfig
 from mmrl.diagnosis.history import History
-from mmrl.diagnosis.reward_rules import HELD_OUT, noise_of
+from mmrl.diagnosis.reward_rules import HELD_OUT, counted_rewards, noise_of
 from mmrl.diagnosis.symptoms import Rule, Symptom
+from mmrl.scoring.scorer import BESIDE
 
 # Each was set between healthy labs (shapes by DiffusionNFT and Flow-GRPO, moving shapes, clicks) and sick ones.
 FOLLOWS = (
@@ -73,7 +74,7 @@ def _chance(history: History, iterations: int) -> float:
 
 def _leading(history: History, name: str) -> tuple[str, Mapping[str, Any]]:
     """Returns the label and the section of the reward with a weight that follows a property most."""
-    sections = {str(label_of(dict(one))): one for one in history.config.rewards if one.get("weight", 1.0) != 0}
+    sections = counted_rewards(history.config)
 
     def size(label: str) -> float:
         return abs(history.mean(f"follows/{label}/{name}", 3, fewest=1) or 0.0)
@@ -110,7 +111,7 @@ def _is_judged_by_others(config: RunConfig) -> bool:
 
 def _plain(section: Mapping[str, Any]) -> dict[str, Any]:
     """Returns what a reward is, without its name and its weight in the run."""
-    return {key: value for key, value in section.items() if key not in ("label", "weight", "device")}
+    return {key: value for key, value in section.items() if key not in BESIDE}
 
 
 def _has_risen(history: History) -> bool:

@@ -63,10 +63,10 @@ def _memory_grows(history: History) -> Symptom | None:
 
 
 def _growth(history: History, name: str) -> tuple[float, float] | None:
-    values = [value for _, value in history.values.get(name, [])]
-    if len(values) < 8:
+    pairs = history.values.get(name, [])
+    if len(pairs) < 8:
         return None
-    first, now = median(values[2:5]), median(values[-3:])
+    first, now = (median(value for _, value in some) for some in (pairs[2:5], pairs[-3:]))
     return (first, now) if now > max(GROWTH * first, first + LEAST) else None
 
 

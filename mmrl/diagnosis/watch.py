@@ -32,8 +32,7 @@ class Watch:
         MetricsLog(self.folder / FILE).cut_back(kept)
         self.history, self.seen = History(self.config), {(one.name, one.severity) for one in read_findings(self.folder)}
         for line in MetricsLog(self.folder / "metrics.jsonl").read():
-            numbers = {name: value for name, value in line.items() if isinstance(value, int | float)}
-            self.history.add(int(numbers.pop("iteration")), numbers)
+            self.history.add_line(line)
 
     def see(self, iteration: int, metrics: Mapping[str, float]) -> None:
         """Takes the metrics of an iteration or evaluation; warns of what is new, and keeps it.

@@ -2,12 +2,12 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-How = Literal["mean", "mean_of_kinds", "share_at_least", "best_of", "ratio"]
+from mmrl.core.suites import How
+
 RESAMPLES, LEVEL = 2000, 0.95
 AT_ONCE = 2**22  # numbers that are taken from prompts at once: bounds the memory
 

@@ -142,7 +142,10 @@ class Examination:
                 continue
             own.append(square)
             for name, one in gradients.items():
-                total[name] = total[name] + one if name in total else one.clone()
+                if name in total:
+                    total[name] += one
+                else:
+                    total[name] = one.clone()
         squares = processes.gather(own)
         if len(squares) < 2:
             return {}
@@ -173,10 +176,8 @@ def signal_to_noise(sum_square: float, squares: Sequence[float]) -> float | None
     Args:
         sum_square: |sum of g_i|^2. squares: |g_i|^2 of each group. Returns None where all gradients are equal.
     """
-    n = len(squares)
-    mean_square = sum_square / n**2
-    variance = (sum(squares) - n * mean_square) / (n - 1)
-    return mean_square / (variance / n) if variance > 1e-12 * mean_square else None
+    mean_square, variance = _mean_and_variance(sum_square, squares)
+    return mean_square / (variance / len(squares)) if variance > 1e-12 * mean_square else None
 
 
 def noise_scale(sum_square: float, squares: Sequence[float]) -> float | None:
@@ -185,11 +186,16 @@ def noise_scale(sum_square: float, squares: Sequence[float]) -> float | None:
     tr(Sigma) / |G|^2 (there, equation 2.9): the variance of a group's gradient over the square of the true gradient,
     which is |mean|^2 less its variance. Arguments as for `signal_to_noise`.
     """
+    mean_square, variance = _mean_and_variance(sum_square, squares)
+    signal = mean_square - variance / len(squares)
+    return variance / signal if signal > 1e-12 * mean_square else None
+
+
+def _mean_and_variance(sum_square: float, squares: Sequence[float]) -> tuple[float, float]:
+    """Returns the square of the mean gradient, and the variance of a group's gradient over all its elements."""
     n = len(squares)
     mean_square = sum_square / n**2
-    variance = (sum(squares) - n * mean_square) / (n - 1)
-    signal = mean_square - variance / n
-    return variance / signal if signal > 1e-12 * mean_square else None
+    return mean_square, (sum(squares) - n * mean_square) / (n - 1)
 
 
 def evenness(squares: Sequence[float]) -> float:
