@@ -5,7 +5,8 @@ place and a camera, for videos. geneval_*.jsonl: compositions of objects that de
 that the reward `geneval` reads. contrasts_*.jsonl: counts of coloured objects, each with prompts that differ in one of
 these or in all, for the reward `text_norm`. texts_*.txt: things that bear a text, which stands in quotes for the
 reward `ocr_text`. atoms_*.jsonl: numbers of coloured objects at a place, with a question and its answer for each thing
-that is asked for, for the reward `geneval2`.
+that is asked for, for the reward `geneval2`. questions_*.jsonl: the same with questions that depend on each other, for
+the reward `question_graph`.
 """
 
 import json
@@ -201,6 +202,29 @@ def atoms() -> list[str]:
     return list(rows.values())
 
 
+def questions() -> list[str]:
+    """The rows of `atoms` with questions that are right where the answer is yes, and those that each depends on."""
+    rows = []
+    for row in map(json.loads, atoms()):
+        texts: list[str] = []
+        parents: list[list[int]] = []
+        things: list[int] = []  # the questions whether a thing is there
+        for question, answer in row["vqa_list"]:
+            if question.startswith(("Is there", "Are there")):
+                things.append(len(texts))
+                parents.append([])
+            else:
+                is_place = any(f" {place} the " in question for place in PLACES)
+                parents.append(things[:2] if is_place else things[-1:])
+            if answer == "one":
+                question = texts[-1].replace("Is there an ", "Is there a ").replace("Is there a ", "Is there just one ")
+            elif answer != "Yes":
+                question = question.replace("How many", f"Are there {answer}").replace(" are there?", "?")
+            texts.append(question)
+        rows.append(json.dumps({"prompt": row["prompt"], "questions": texts, "parents": parents}))
+    return rows
+
+
 def main() -> None:
     folder = Path(__file__).parents[1] / "configs" / "prompts"
     kinds = {
@@ -210,6 +234,7 @@ def main() -> None:
         "geneval_{}.jsonl": scenes(),
         "contrasts_{}.jsonl": contrasts(),
         "atoms_{}.jsonl": atoms(),
+        "questions_{}.jsonl": questions(),
     }
     for file, prompts in kinds.items():
         for name, size in SIZES.items():

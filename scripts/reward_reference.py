@@ -34,7 +34,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
         "aesthetic", "clip_score", "depth_consistency", "deqa", "diversity", "edge_consistency", "edit_reward",
         "face_similarity", "geneval", "geneval2", "hps_v2", "hps_v3", "image_reward", "image_similarity",
         "jpeg_size", "kept_outside_mask", "mask_consistency", "mps", "nsfw_penalty", "ocr_text",
-        "pairwise_judge", "pick_score", "siglip_score", "vision_reward", "vqa_score",
+        "pairwise_judge", "pick_score", "question_graph", "siglip_score", "vision_reward", "vqa_score",
     ),
     "Judges that write": ("segment_judge", "text_judge", "unified_reward", "vlm_judge"),
     "Video": (

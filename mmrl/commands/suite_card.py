@@ -83,7 +83,7 @@ def markdown(card: Mapping[str, Any]) -> str:
         "Suite": f"{_plain(card['suite'])}, SHA-256 {card['suite_sha256']}",
         "Published by": _plain(card["source"]),
         "Data": f"{_plain(', '.join(card['data']))}, {card['prompts_tested']} of {card['prompts_there']} prompts, "
-        f"{card['samples_per_prompt']} samples each",
+        f"{card['samples_per_prompt']} sample{'s' if card['samples_per_prompt'] > 1 else ''} each",
         "Sampler": f"`{json.dumps(card['sampler'])}`",
         "Judges": f"`{json.dumps(card['rewards'])}`",
         "Not judged": f"{card['failures']} samples",

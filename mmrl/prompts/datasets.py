@@ -5,7 +5,7 @@ import json
 import logging
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -25,7 +25,7 @@ from mmrl.media.pictures import Role, StoredPicture
 from mmrl.media.video import FrameSampling, StoredClip
 from mmrl.plans.offline import OFFLINE
 from mmrl.prompts import synthetic_rows
-from mmrl.prompts.layout import Layout, PartsLayout, find, names
+from mmrl.prompts.layout import JoinedLayout, Layout, PartsLayout, find, names
 from mmrl.prompts.row import Row, check_marks, without_none
 from mmrl.prompts.row_files import FILES, HUB_NAME, RawRow, Source, parsed, rows_with_progress
 from mmrl.prompts.row_pictures import BadRow, PictureFolder
@@ -269,6 +269,20 @@ def _parts(row: RawRow, layout: PartsLayout) -> Iterator[RawRow]:
         yield RawRow(path, {}, row.images, str(error))
 
 
+def _joined(rows: Iterable[RawRow], key: str) -> Iterator[RawRow]:
+    """Yields one row for all rows that share the value of `key`; each other field is the list of their values."""
+    same: dict[Any, list[RawRow]] = {}
+    for row in rows:
+        if row.fault is not None or row.values.get(key) is None:
+            yield RawRow(row.place, row.values, row.images, row.fault or f"it has no {key!r}, by which rows are joined")
+        else:
+            same.setdefault(row.values[key], []).append(row)
+    for value, own in same.items():
+        place = own[0].place + (f" and {len(own) - 1} more" if len(own) > 1 else "")
+        lists = {name: [row.values.get(name) for row in own] for name in own[0].values}
+        yield RawRow(place, {**lists, key: value}, own[0].images)
+
+
 def _chosen(settings: DatasetSettings, layout: Layout) -> Iterator[RawRow]:
     """Returns the rows to read: all, the first `limit`, or `limit` random ones where there is a seed."""
     if settings.images is not None and not Path(settings.images).expanduser().is_dir():
@@ -278,6 +292,8 @@ def _chosen(settings: DatasetSettings, layout: Layout) -> Iterator[RawRow]:
     if isinstance(layout, PartsLayout):
         whole = layout
         rows = (part for row in rows for part in _parts(row, whole))
+    if isinstance(layout, JoinedLayout):
+        rows = _joined(rows, settings.columns.get(layout.joined_by, layout.joined_by))
     if settings.seed is None:
         return islice(rows, settings.limit)
     every = list(rows)

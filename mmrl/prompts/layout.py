@@ -66,6 +66,16 @@ class PartsLayout(Protocol):
         ...
 
 
+@runtime_checkable
+class JoinedLayout(Protocol):
+    """A layout whose files have several rows for each prompt. Optional.
+
+    Rows of the same prompt are read as one: each of its fields but `joined_by` is the list of their values.
+    """
+
+    joined_by: ClassVar[str]  # the field that the rows of a prompt share
+
+
 class Layout(Protocol):
     """A layout: how the files of a project write a task. It reads their rows, and writes rows like theirs."""
 

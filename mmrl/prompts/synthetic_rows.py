@@ -10,7 +10,7 @@ from typing import Any
 
 from mmrl.media.pictures import Role
 from mmrl.prompts import row_clips
-from mmrl.prompts.layout import ClipLayout, Example, IntBox, Layout, PartsLayout, find
+from mmrl.prompts.layout import ClipLayout, Example, IntBox, JoinedLayout, Layout, PartsLayout, find
 
 COLOURS = {"red": (220, 40, 40), "green": (40, 160, 60), "blue": (50, 80, 220), "yellow": (240, 210, 50)}
 SIDES = (64, 96)  # pixels: shortest and longest side; FLUX.2 edits no smaller images
@@ -66,6 +66,9 @@ def write(
         made = [{**row, name: [task.image] * len(roles)} for row, task in zip(made, tasks, strict=True)]
     if layout == "edit":
         made = [_with_roles(row, task.image, roles, columns) for row, task in zip(made, tasks, strict=True)]
+    if isinstance(chosen, JoinedLayout):
+        key = columns.get(chosen.joined_by, chosen.joined_by)
+        made = [part for row in made for part in _parted(row, key)]
     _save(path, made, is_one=isinstance(chosen, PartsLayout))
     return path
 
@@ -91,6 +94,13 @@ def _renamed(chosen: Layout, layout: str, task: Example, columns: Mapping[str, s
             kept["messages"] = [{"role": "user", "content": kept.pop("prompt")}]
         row = kept
     return {columns.get(key, key): value for key, value in row.items()}
+
+
+def _parted(row: dict[str, Any], key: str) -> list[dict[str, Any]]:
+    """Returns the rows that are read as this one, which has lists of their values."""
+    names = [name for name in row if name != key]
+    parts = zip(*(row[name] for name in names), strict=True)
+    return [{key: row[key], **dict(zip(names, part, strict=True))} for part in parts]
 
 
 def _save(path: Path, rows: list[dict[str, Any]], *, is_one: bool = False) -> None:

@@ -30,7 +30,7 @@ GROUNDING = (
 )
 ANSWERS = ("columns", "trl", "easyr1", "geometry3k", "verl", "ms_swift", "r1_v")
 CLIPS = ("time_r1", "tvgbench", "charades_sta", "videochat_r1_charades", "video_r1", "nextgqa", "video_mme")
-SUITES = ("drawbench", "geneval", "geneval2", "lines", "vbench")  # of text alone
+SUITES = ("drawbench", "dsg", "geneval", "geneval2", "lines", "vbench")  # of text alone
 PICTURELESS = ("given_images", "given_videos", "pick_a_pic", "unigenbench", "votes", "vote_labels", *SUITES)
 GIVEN = ("given_images", "given_videos", "given_answers", "pick_a_pic", "votes", "vote_labels")
 EDITS = (

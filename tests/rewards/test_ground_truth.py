@@ -49,6 +49,7 @@ def test_the_ground_truth_of_every_layout_earns_full_marks(layout: str, make_bat
     asked = [prompt for prompt in prompts if "criteria" in prompt.target]  # of a picture to draw: a judge grades them
     is_of_pictures = layout in (
         "drawbench",
+        "dsg",
         "geneval",
         "geneval2",
         "lines",

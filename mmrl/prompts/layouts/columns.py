@@ -76,6 +76,8 @@ class Columns:
             "calls": [{"name": "click", "arguments": {"x": example.point[0], "y": example.point[1]}}],
             "include": [{"class": "apple", "count": 1 + example.number % 4}],
             "vqa_list": [[f"Is there an {example.name}?", "Yes"], ["How many?", example.answer]],
+            "questions": [f"Is there a {example.name}?", "Is it on the left?"],
+            "parents": [[], [0]],
             "page": f"A page that says {example.answer}.",
             "checks": ["body", ["body", "p"]],
             # in both markups, of which each reader takes its own
