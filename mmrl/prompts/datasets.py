@@ -288,7 +288,7 @@ def _chosen(settings: DatasetSettings, layout: Layout) -> Iterator[RawRow]:
     if settings.images is not None and not Path(settings.images).expanduser().is_dir():
         raise ConfigError(f"prompts: images: there is no folder {settings.images!r}")
     sources = [Source(path, settings.subset, settings.split, settings.cache) for path in _paths(settings)]
-    rows = (row for source in sources for row in source.rows())
+    rows: Iterator[RawRow] = (row for source in sources for row in source.rows())
     if isinstance(layout, PartsLayout):
         whole = layout
         rows = (part for row in rows for part in _parts(row, whole))
