@@ -15,6 +15,7 @@ from mmrl.core.config import RunConfig, load_config, shipped_names
 from mmrl.core.contracts import ConfigError, DivergedError, RunError
 from mmrl.diagnosis.history import History
 from mmrl.diagnosis.prompt_findings import without_spread
+from mmrl.diagnosis.record_findings import of_record
 from mmrl.diagnosis.rules import all_findings
 from mmrl.reporting.findings import SEVERITIES, Finding
 from mmrl.reporting.metrics_log import MetricsLog
@@ -48,15 +49,17 @@ def doctor(source: str, overrides: Sequence[str] = (), *, is_tiny: bool = False)
     if (folder / "config.yaml").exists():
         if overrides or is_tiny:
             raise ConfigError(f"{source} is a run: its log is read, so it takes neither settings nor --tiny")
-        of_prompts = without_spread(read_groups(folder))
-        of_log = all_findings(History.of_record(read_record(folder), load_config(folder / "config.yaml")))
-        return [*of_log, *of_prompts]
+        record, config = read_record(folder), load_config(folder / "config.yaml")
+        of_log = all_findings(History.of_record(record, config))
+        return [*of_log, *without_spread(read_groups(folder)), *of_record(folder, record, config)]
     config = config_of(source, overrides)
     found = _of_settings(source, config)
     with tempfile.TemporaryDirectory(prefix="mmrl-doctor-") as name:
         if is_tiny:
             return [*found, *_of_twins(config, Path(name))]
-        return [*_of_first_iterations(source, overrides, config, Path(name) / "run"), *found]
+        kept = [one for one in overrides if one.partition("=")[0].strip() != "iterations"]  # those of the examination
+        iterations = config_of(source, kept).iterations
+        return [*_of_first_iterations(source, overrides, config, Path(name) / "run", iterations), *found]
 
 
 def _of_settings(source: str, config: RunConfig) -> list[Finding]:
@@ -90,8 +93,13 @@ def _rollout_calls(config: RunConfig, **changed: bool) -> int | None:
     return round(sum(plan.num_rollout_calls * count for plan, count in plans))
 
 
-def _of_first_iterations(source: str, overrides: Sequence[str], wanted: RunConfig, run: Path) -> list[Finding]:
-    """Trains a shortened run of a config, `wanted` as the user has it, and returns the findings on it."""
+def _of_first_iterations(
+    source: str, overrides: Sequence[str], wanted: RunConfig, run: Path, iterations: int
+) -> list[Finding]:
+    """Trains a shortened run of a config, `wanted` as the user has it, and returns the findings on it.
+
+    `iterations`: those of the run that the config is for.
+    """
     evaluation = wanted.evaluation
     short = [*SHORT, *(SHORT_EVALUATION if evaluation is not None else ()), *overrides]
     if evaluation is not None and not 0 < (evaluation.num_prompts or 0) <= HELD_OUT_PROMPTS:
@@ -110,8 +118,7 @@ def _of_first_iterations(source: str, overrides: Sequence[str], wanted: RunConfi
         ended.append(_diverged(error, config))
     if not (run / "metrics.jsonl").exists():
         return ended
-    # what its settings say is of the run that it is to be
-    whole = config.model_copy(update={"iterations": wanted.iterations})
+    whole = config.model_copy(update={"iterations": iterations})
     history = History.of_record(read_record(run), whole)
     ended = [replace(one, iteration=history.iteration + 1) for one in ended]
     skipped, steps = (history.mean(f"optimizer/{name}", fewest=1) for name in ("skipped", "steps"))

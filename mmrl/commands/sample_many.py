@@ -33,6 +33,7 @@ from mmrl.training.trainer import Trainer
 log = logging.getLogger(__name__)
 INDEX, REQUEST = "samples.jsonl", "request.json"
 PLAIN = (".txt",)  # files without columns
+NAMED_TASKS = 5
 
 
 @dataclass(frozen=True)
@@ -118,7 +119,15 @@ def sample_tasks(request: Request, tasks: Sequence[str], out: Path) -> Sampled:
     sources = [source for source, _ in mixture(config.prompts.train)]
     sources = ([] if config.prompts.held_out is None else [config.prompts.held_out]) + sources
     known = [prompt for source in sources for prompt in load_prompts(source)]
-    return sample_prompts(request, config, [task_of(task, known) for task in tasks], out)
+    chosen = [task_of(task, known) for task in tasks]
+    try:
+        return sample_prompts(request, config, chosen, out)
+    except ConfigError as error:  # of an environment that refuses the user's own words
+        if not any(repr(task.text) in str(error) for task in chosen):
+            raise
+        some = [repr(prompt.text) for prompt in known[:NAMED_TASKS]]
+        more = f" and {len(known) - len(some)} more" if len(known) > len(some) else ""
+        raise ConfigError(f"--task: {error}. The run's own tasks are {', '.join(some)}{more}") from error
 
 
 def source_of(config: RunConfig, file: str) -> str | DatasetSettings:
@@ -185,9 +194,15 @@ def sample_prompts(request: Request, config: RunConfig, prompts: Sequence[Prompt
             if identity["checkpoint"] not in (None, trainer.progress.iteration):
                 raise ConfigError(f"{request.source} saved a newer checkpoint meanwhile; give the command again")
             _refuse(request, trainer, prompts)
+            is_new = not out.exists()
             _begin(out, identity, entries)  # nothing is written before
-            for number, listed in _sampled(request, trainer, weights, prompts, missing, out):
-                entries[number] = listed
+            try:
+                for number, listed in _sampled(request, trainer, weights, prompts, missing, out):
+                    entries[number] = listed
+            except ConfigError:  # such as a task that an environment refuses
+                if not entries:
+                    _forget(out, is_new=is_new)
+                raise
     every = [entry for number in sorted(entries) for entry in entries[number]]
     if missing or not (out / "index.html").is_file():
         _write_index(out, entries)  # in the order of the prompts
@@ -250,6 +265,14 @@ def _begin(out: Path, identity: dict[str, Any], entries: Mapping[int, Sequence[d
     except OSError as error:
         raise ConfigError(f"nothing can be written to {out}: {error}") from error
     _write_index(out, entries)
+
+
+def _forget(out: Path, *, is_new: bool) -> None:
+    """Removes what `_begin` wrote of samples that were never made."""
+    for name in (REQUEST, INDEX):
+        (out / name).unlink(missing_ok=True)
+    if is_new and not any(out.iterdir()):
+        out.rmdir()
 
 
 def _write_index(out: Path, entries: Mapping[int, Sequence[dict[str, Any]]]) -> None:

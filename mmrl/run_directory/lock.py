@@ -136,7 +136,7 @@ class RunLock:
     def _refuse_other(self, handle: int) -> Holder | None:
         """Returns the holder: this process, or one whose lock is free. Raises ConfigError for any other."""
         holder = _read(handle)
-        if holder is not None and holder.who != self.me and not self._is_free(holder, handle):
+        if holder is not None and self._is_of_another(holder, handle):
             silent = f"its last sign of life was {_silence(self.path, handle):.0f} s ago"
             raise ConfigError(
                 f"{self.folder} is in use: {holder}; {silent}. "
@@ -179,15 +179,32 @@ class RunLock:
     @property
     def holder(self) -> ProcessId | None:
         """Returns the holder of the lock; None where there is no lock."""
+        with self._for_reading() as handle:
+            holder = None if handle is None else _read(handle)
+        return None if holder is None else holder.who
+
+    @property
+    def is_taken(self) -> bool:
+        """Whether another process holds the lock, so that a run still trains."""
+        with self._for_reading() as handle:
+            holder = None if handle is None else _read(handle)
+            return handle is not None and holder is not None and self._is_of_another(holder, handle)
+
+    @contextmanager
+    def _for_reading(self) -> Iterator[int | None]:
+        """Opens the lock's file; None where there is none, or none that can be read."""
         try:
             handle = os.open(self.path, os.O_RDONLY)
         except OSError:
-            return None
+            yield None
+            return
         try:
-            holder = _read(handle)
+            yield handle
         finally:
             os.close(handle)
-        return None if holder is None else holder.who
+
+    def _is_of_another(self, holder: Holder, handle: int) -> bool:
+        return holder.who != self.me and not self._is_free(holder, handle)
 
     def _renew(self, is_over: threading.Event) -> None:
         while not is_over.wait(RENEWAL):

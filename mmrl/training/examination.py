@@ -15,7 +15,7 @@ from mmrl.core.keys import GroupKey
 from mmrl.core.views import View
 from mmrl.system.out_of_memory import random_state, reported, set_random_state
 from mmrl.training.rollouts import Collected
-from mmrl.training.switched_off import has_low_precision, in_eval_mode, in_float32, training_modules
+from mmrl.training.switched_off import can_be_float32, in_eval_mode, in_float32, training_modules
 from mmrl.training.update import OldSource, Updater, micro_batches, select_groups, views_of
 
 GROUPS = 8  # that are examined
@@ -277,7 +277,7 @@ def _parts(policy: Modality, rollout: Rollout, piece: View, now: Any, precision:
             seen["dropout"] = off(now)
             now = policy.forward(rollout, piece)
         seen["alone"] = _alone(policy, rollout, piece)
-        if precision != torch.float32 and has_low_precision(networks):
+        if precision != torch.float32 and can_be_float32(networks):
             values = _where_possible(in_float32(networks), lambda: off(now))
             seen |= {} if values is None else {"precision": values}
         if isinstance(policy, PromptSharing) and not policy.sharing_used.startswith("none"):

@@ -28,7 +28,7 @@ def in_eval_mode(modules: Sequence[nn.Module]) -> Iterator[None]:
             part.training = True
 
 
-def has_low_precision(networks: Sequence[nn.Module]) -> bool:
+def can_be_float32(networks: Sequence[nn.Module]) -> bool:
     """Returns whether float32 can stand in for some weights of the networks, or for autocast around them, and for all.
 
     Not for quantised weights, whose layers compute as their package sees fit.

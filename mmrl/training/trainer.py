@@ -230,7 +230,9 @@ class Trainer:
         self.progress.train_seconds += time.perf_counter() - started
 
     def save(self) -> None:
-        """Writes a checkpoint; every process must call it."""
+        """Writes a checkpoint; every process must call it. A run that is examined is thrown away, and has none."""
+        if self.examination is not None:
+            return
         weights, (optimizer, optimizer_state) = self.policy.weights, self._flat_optimizer()
         left_out = () if self.config.warm_start else ("reference",)  # the model's folder has it; that run may go on
         names: list[WeightsName] = ["trained", *(which for which in weights.kept if which not in left_out)]

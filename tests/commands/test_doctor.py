@@ -8,6 +8,7 @@ from typer.testing import CliRunner
 
 from mmrl.cli import app
 from mmrl.commands.doctor import _with_names, doctor, said
+from mmrl.core.config import load_config
 from mmrl.core.contracts import ConfigError
 from mmrl.reporting.findings import Finding
 from tests.diagnosis.faults import POLICIES
@@ -32,6 +33,16 @@ def test_json_alone_stands_on_stdout_and_a_fatal_finding_exits_with_1() -> None:
     found = json.loads(done.stdout)
     assert done.exit_code == 1 and {one["severity"] for one in found} >= {"fatal"}
     assert set(found[0]) == {"iteration", "name", "severity", "cause", "value", "remedy"}
+
+
+@pytest.mark.slow
+def test_no_checkpoint_is_written_and_the_warm_up_is_that_of_the_whole_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mmrl.training.checkpoint.save", lambda *given: pytest.fail("a run that is thrown away"))
+    short = ("evaluation.num_prompts=1", "evaluation.samples_per_prompt=1", "prompts_per_iteration=4", "group_size=2")
+    half = load_config("lab/grpo").iterations // 2
+    for warmup, is_named in ((half, False), (half + 1, True)):
+        found = doctor("lab/grpo", [*short, "iterations=1", f"optimizer.warmup={warmup}"])
+        assert ("warmup_too_long" in {one.name for one in found}) is is_named
 
 
 def test_a_run_takes_no_settings(tmp_path: Path) -> None:

@@ -237,3 +237,11 @@ def test_an_agent_s_task_is_recorded_turn_by_turn(cli: CommandLine) -> None:
     assert all(Path("out", name).stat().st_size > 100 for name in names)
     page = Path("out/index.html").read_text()
     assert page.count('class="card pair turn"') == 3 and "<i>left" not in page and "data:video/mp4" in page
+
+
+@pytest.mark.slow
+def test_a_task_that_the_environment_refuses_leaves_nothing_and_names_the_run_s_own(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    with pytest.raises(ConfigError, match=r"--task: .*'fly'.* The run's own tasks are '.+' and \d+ more"):
+        sample_many.sample_tasks(sample_many.Request("lab/turns_rloo", 1, 0), ["fly"], out)
+    assert not out.exists()

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from mmrl.training.switched_off import has_low_precision, in_eval_mode, in_float32, raised, training_modules
+from mmrl.training.switched_off import can_be_float32, in_eval_mode, in_float32, raised, training_modules
 
 
 class Network(nn.Module):
@@ -67,9 +67,9 @@ def test_a_call_that_fails_leaves_the_network_as_it_was() -> None:
 
 def test_float32_stands_for_floats_alone() -> None:
     network = Network()
-    assert has_low_precision([network])
+    assert can_be_float32([network])
     network.register_parameter("packed", nn.Parameter(torch.zeros(2, dtype=torch.uint8), requires_grad=False))
-    assert not has_low_precision([network])
+    assert not can_be_float32([network])
 
 
 def test_tensors_are_raised_however_deep_they_are() -> None:

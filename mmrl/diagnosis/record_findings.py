@@ -1,0 +1,64 @@
+"""What the files of a run say beside its numbers: that it ended before its last iteration, and where it has none."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from mmrl.core.config import RunConfig
+from mmrl.reporting.findings import Finding
+from mmrl.reporting.record import Record
+from mmrl.run_directory.lock import RunLock
+
+LEARNED_FROM = ("reward/", "loss/", "held_out/")  # begin the names of numbers that a run cannot do without
+
+
+def of_record(run: Path, record: Record, config: RunConfig) -> Iterator[Finding]:
+    """Yields the findings on a run directory that no rule on its curves can see."""
+    yield from _ended_early(run, record, config)
+    yield from _never_finite(record)
+
+
+def _ended_early(run: Path, record: Record, config: RunConfig) -> Iterator[Finding]:
+    iteration, wanted = record.span[1], config.iterations
+    if iteration >= wanted or RunLock(run.absolute()).is_taken:
+        return
+    summary = record.summary if record.summary.get("iterations") == iteration else {}  # or of an earlier start
+    resume = f"mmrl train --resume {run}"
+    if summary.get("is_complete"):
+        how, remedy = f"a limit of its own ended it ({_limits(config)})", "raise that limit, or take it as the end"
+    elif summary:
+        how, remedy = "it was stopped, and saved", f"{resume} goes on"
+    else:
+        how = "its process ended without a word: an error, a kill, memory, or the machine"
+        remedy = f"look at what it printed last; {resume} goes on from its newest checkpoint"
+    yield Finding(
+        iteration,
+        "ended_early",
+        "note",
+        f"the run has {iteration} of {wanted} iterations: {how}",
+        iteration / wanted,
+        remedy,
+    )
+
+
+def _limits(config: RunConfig) -> str:
+    """Returns the settings that may end a run before its last iteration."""
+    evaluation = config.evaluation
+    limits = {
+        "max_seconds": config.max_seconds,
+        "evaluation.stop_after": None if evaluation is None else evaluation.stop_after,
+        "evaluation.max_kl": None if evaluation is None else evaluation.max_kl,
+    }
+    return ", ".join(f"{name} {limit:g}" for name, limit in limits.items() if limit is not None) or "it has none now"
+
+
+def _never_finite(record: Record) -> Iterator[Finding]:
+    """Yields a finding where numbers that a run learns from were NaN or infinite each time."""
+    names = sorted(
+        name
+        for name, series in record.metrics.items()
+        if name.startswith(LEARNED_FROM) and series.num_not_finite == len(series.values)
+    )
+    if names:
+        cause = f"each value of {', '.join(names[:5])}{', ...' if len(names) > 5 else ''} is NaN or infinite"
+        remedy = "mmrl doctor of the config examines its first iteration; lower optimizer.learning_rate by 10"
+        yield Finding(record.span[1], "never_finite", "fatal", cause, float(len(names)), remedy)

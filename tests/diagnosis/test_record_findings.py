@@ -1,0 +1,65 @@
+"""Findings on the files of a run: it ended early, or its numbers were never finite."""
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mmrl.core.config import RunConfig, load_config
+from mmrl.diagnosis.record_findings import of_record
+from mmrl.reporting.findings import Finding
+from mmrl.reporting.record import read_record
+from mmrl.run_directory.lock import RunLock, this_process
+
+
+def findings(run: Path, config: RunConfig, lines: list[str], summary: dict[str, Any] | None = None) -> list[Finding]:
+    (run / "metrics.jsonl").write_text("".join(f"{line}\n" for line in lines))
+    if summary is not None:
+        (run / "summary.json").write_text(json.dumps(summary))
+    return list(of_record(run, read_record(run), config))
+
+
+def config(**changes: Any) -> RunConfig:
+    return load_config("lab/grpo").model_copy(update={"iterations": 4, **changes})
+
+
+LINES = ['{"iteration": 1, "reward/mean": 0.5}', '{"iteration": 2, "reward/mean": NaN}']
+
+
+@pytest.mark.parametrize(
+    ("summary", "how"),
+    [
+        (None, "2 of 4 iterations: its process ended without a word"),
+        ({"iterations": 1, "is_complete": False}, "its process ended without a word"),  # it was resumed since
+        ({"iterations": 2, "is_complete": False}, "it was stopped, and saved"),
+        ({"iterations": 2, "is_complete": True}, r"a limit of its own ended it \(max_seconds 60\)"),
+    ],
+)
+def test_a_run_that_ended_early_is_named_with_how(summary: dict[str, Any] | None, how: str, tmp_path: Path) -> None:
+    (one,) = findings(tmp_path, config(max_seconds=60.0), LINES, summary)
+    assert (one.name, one.severity, one.iteration, one.value) == ("ended_early", "note", 2, 0.5)
+    with pytest.raises(AssertionError, match=how):
+        raise AssertionError(one.cause)
+    assert (f"mmrl train --resume {tmp_path}" in one.remedy) is not (summary or {}).get("is_complete", False)
+
+
+def test_nothing_is_said_of_a_whole_run_and_of_one_that_trains(tmp_path: Path) -> None:
+    assert findings(tmp_path, config(iterations=2), LINES) == []
+    lock = RunLock(tmp_path, this_process())
+    parent = json.dumps(
+        {"who": {**lock.me.__dict__, "process": os.getppid(), "start": None}, "since": "", "folder": ""}
+    )
+    lock.path.write_text(parent)  # that runs
+    assert lock.is_taken and findings(tmp_path, config(), LINES) == []
+    lock.path.write_text(parent.replace(str(os.getppid()), "4000000"))  # that does not
+    assert not lock.is_taken and [one.name for one in findings(tmp_path, config(), LINES)] == ["ended_early"]
+
+
+def test_numbers_that_never_were_are_fatal(tmp_path: Path) -> None:
+    lines = ['{"iteration": 1, "reward/mean": NaN, "loss/total": 1.0, "time/iteration": NaN}'] * 2
+    (one,) = findings(tmp_path, config(iterations=1), lines)
+    assert (one.name, one.severity, one.value) == ("never_finite", "fatal", 1.0)
+    assert "each value of reward/mean is NaN" in one.cause
+    assert findings(tmp_path, config(iterations=2), LINES) == []
