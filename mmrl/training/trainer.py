@@ -379,7 +379,8 @@ class Trainer:
 
         `rollout`: this process's.
         """
-        own = {"memory/rollout": rollout, "memory/update": self.memory.end(), "memory/highest": self.memory.highest}
+        own = {"memory/rollout": rollout, "memory/update": self.memory.end()}
+        own |= {"memory/highest": self.memory.highest, "memory/host": self.memory.host}
         every = self.processes.gather([own])
         return {name: max(one[name] for one in every) for name in own}
 
