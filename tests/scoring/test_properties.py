@@ -3,12 +3,14 @@
 import math
 from dataclasses import replace
 from itertools import combinations
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from scipy import ndimage, stats
 from torch import Tensor
+from torch.overrides import TorchFunctionMode
 
 from mmrl.core.data import Outputs, Prompt, Rollout, Scores
 from mmrl.core.keys import GroupKey
@@ -96,6 +98,30 @@ def test_of_a_long_video_eight_pairs_of_frames_are_measured_ends_included() -> N
     expected = np.mean([float((video[0, n + 1] - video[0, n]).abs().mean()) for n in firsts])
     measured = properties_of(rollout_of(Outputs(videos=video), [0]))
     assert measured["motion"][0] == pytest.approx(expected, rel=1e-5)
+
+
+class Largest(TorchFunctionMode):
+    """The number of elements of the largest tensor that a function makes."""
+
+    elements = 0
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        made = func(*args, **(kwargs or {}))
+        if isinstance(made, Tensor):
+            self.elements = max(self.elements, made.numel())
+        return made
+
+
+def test_large_videos_are_measured_by_eight_frames_at_once_with_the_same_numbers() -> None:
+    videos = pictures(3, 30, 3, 96, 160).bfloat16()
+    with Largest() as largest:
+        measured = properties_of(rollout_of(Outputs(videos=videos), [0, 0, 1]))
+    assert largest.elements == 8 * videos[0, 0].numel()
+    small = torch.nn.functional.interpolate(videos.flatten(0, 1).float(), (77, 128), mode="area").unflatten(0, (3, 30))
+    expected = properties_of(rollout_of(Outputs(videos=small), [0, 0, 1]))
+    assert measured.keys() == expected.keys()
+    for name, values in expected.items():
+        torch.testing.assert_close(measured[name], values, rtol=1e-6, atol=0, equal_nan=True)
 
 
 def test_a_video_of_one_frame_has_no_motion() -> None:
