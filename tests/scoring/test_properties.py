@@ -199,6 +199,18 @@ def test_judgements_join_with_their_properties() -> None:
     torch.testing.assert_close(joined.properties["length"], torch.tensor([1, 2, math.nan, math.nan]), equal_nan=True)
 
 
+def test_judgements_join_and_are_selected_with_the_formats_of_answers() -> None:
+    scores = some_scores(torch.zeros(2, 2), torch.tensor([0, 0]))
+    length = {"length": torch.tensor([1.0, 2.0])}
+    one = Judgement(scores, (None, "it broke"), (1.0, 2.0), length, ("prose", "box"))
+    joined = Judgement.join([Judgement(scores, (None, None), (0.0, 0.0)), one])
+    assert joined.formats == (None, None, "prose", "box")
+    selected = joined.select(torch.tensor([3, 0, 2]))
+    assert selected.formats == ("box", None, "prose") and selected.properties["length"][[0, 2]].tolist() == [2.0, 1.0]
+    assert len(selected.scores.group) == 3 and selected.first_failures == (None, "it broke")
+    assert Judgement(scores, (None, None), (0.0, 0.0)).select(torch.tensor([1])).formats == ()
+
+
 def centred(values: np.ndarray, group: np.ndarray) -> np.ndarray:
     return np.asarray([value - values[group == own].mean() for value, own in zip(values, group, strict=True)])
 

@@ -18,6 +18,7 @@ from tests.diagnosis.faults import POLICIES
 from tests.process_runs import final_tensors, in_processes
 
 SHORT = ("iterations=3", "evaluation.num_prompts=4", "evaluation.samples_per_prompt=1", "checkpoint.every=0")
+FORMAT = "answers/dominant_"
 FEW = ("prompts_per_iteration=4", "group_size=4")
 
 
@@ -100,7 +101,7 @@ def examined_by_processes() -> dict[str, float]:
         train(made, run, is_main=is_main, examination=Examination(0))
         log = (run / "metrics.jsonl").read_text().splitlines() if is_main else []
     lines = (json.loads(line) for line in log)
-    return {name: value for line in lines for name, value in line.items() if name.startswith("doctor/")}
+    return {name: value for line in lines for name, value in line.items() if name.startswith(("doctor/", FORMAT))}
 
 
 @pytest.mark.slow
@@ -111,6 +112,7 @@ def test_two_processes_measure_what_one_does() -> None:
     for name in ("doctor/gradient/signal_to_noise", "doctor/step/log_ratio", "doctor/images/scale"):
         assert main[name] == pytest.approx(alone[name], rel=1e-2)
     assert main["doctor/ratio/mean"] < 1e-5
+    assert main[f"{FORMAT}format"] == alone[f"{FORMAT}format"] > 0
 
 
 @dataclass
