@@ -405,14 +405,14 @@ SOFTER: Curves = {
     "follows/sharpness": [-0.35] * 6,
     "follows/saturation": [-0.3] * 6,
 }
-SLOWLY, FLAT = {0: 0.4, 1: 0.405, 2: 0.425, 4: 0.44, 5: 0.43, 6: 0.45}, {0: 0.4, 2: 0.41, 4: 0.405, 6: 0.402}
+SLOWLY, FLAT = {0: 0.4, 1: 0.405, 2: 0.425, 4: 0.43, 5: 0.425, 6: 0.435}, {0: 0.4, 2: 0.41, 4: 0.405, 6: 0.402}
 SAME_JUDGE = {"evaluation__rewards": "null"}
 
 
 @in_one_test(
     ("scores", "changed", "severities"),
     [
-        (SLOWLY, {}, ["note"]),  # of noise 0.044
+        (SLOWLY, {}, ["note"]),  # above 0.444 it would be the best beyond noise
         (FLAT, {}, ["warning"]),
         ({0: 0.4, 2: 0.41, 4: 0.45, 6: 0.39}, {}, ["warning"]),
         (SLOWLY, SAME_JUDGE, ["warning"]),  # the reward itself, which likes what it pays for
