@@ -2,11 +2,12 @@
 
 `samples/NAME/mean` is a property of samples, `follows/NAME` the correlation of the mixed reward with it within groups
 (mmrl/scoring/properties.py). Where the evaluation has a reward that training does not have, and the held-out score is
-the best so far, what changes about samples changes for the better: the warnings are silent then.
+the best so far, what changes about samples changes for the better: the warnings are silent or notes then.
 """
 
 import math
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 from mmrl.core.config import RunConfig
@@ -104,6 +105,17 @@ def _is_best(history: History) -> bool:
     return max(scores) > scores[0] + noise and scores[-1] > max(scores) - noise
 
 
+def _rises_steadily(history: History) -> bool:
+    """Returns whether the newest of three held-out scores or more is the best, by half of what is noise.
+
+    A score that rises slowly is above noise late. One that falls is not the best at its next evaluation.
+    """
+    scores = [value for _, value in history.values.get(HELD_OUT, [])]
+    if len(scores) < 3 or not _is_judged_by_others(history.config):
+        return False
+    return scores[-1] == max(scores) and scores[-1] > scores[0] + noise_of(history) / 2
+
+
 def _is_judged_by_others(config: RunConfig) -> bool:
     judges = () if config.evaluation is None else config.evaluation.rewards or ()
     return any(_plain(one) not in [_plain(other) for other in config.rewards] for one in judges)
@@ -138,10 +150,15 @@ def _samples_collapse(history: History) -> Symptom | None:
 
 
 def _samples_degrade(history: History) -> Symptom | None:
-    """Names a reward that pays for empty pictures by what it follows, and any by what became of the pictures."""
-    if _is_best(history):
-        return None
-    return _emptier(history) or _far_from_the_first(history)
+    """Names a reward that pays for empty pictures by what it follows, and any by what became of the pictures.
+
+    A reward may well like soft pictures: where another judge likes them too, it is a note.
+    """
+    symptom = _emptier(history) or _far_from_the_first(history)
+    if symptom is None or not (_is_best(history) or _rises_steadily(history)):
+        return symptom
+    cause = f"{symptom.cause}. The held-out score, by a reward that is not trained on, rises along"
+    return replace(symptom, severity="note", cause=cause)
 
 
 def _emptier(history: History) -> Symptom | None:

@@ -49,17 +49,33 @@ def _environments_are_slow(history: History) -> Symptom | None:
 
 def _memory_grows(history: History) -> Symptom | None:
     """A process that holds on to what an iteration made ends by the memory's end, hours later."""
-    rising = [one for name in ("memory/rollout", "memory/update") if (one := _growth(history, name))]
-    if not rising:
+    phases = [_growth(history, name) for name in ("memory/rollout", "memory/update")]
+    host, update = (history.mean(name, 1) for name in ("memory/host", "memory/update"))
+    if host is not None and host != update:  # the phases are those of a GPU
+        rising = {
+            "of the CPU's memory": _largest([_growth(history, "memory/host")]),
+            "of the GPU's memory": _largest(phases),
+        }
+    else:
+        rising = {"of memory" if host is None else "of the CPU's memory": _largest(phases)}
+    grown = {whose: pair for whose, pair in rising.items() if pair is not None}
+    if not grown:
         return None
-    first, now = max(rising, key=lambda pair: pair[1] - pair[0])
+    causes = [
+        f"{first:.3g} GiB {whose} in iterations 3 to 5 and {now:.3g} now" for whose, (first, now) in grown.items()
+    ]
     return Symptom(
         "warning",
-        f"a process held {first:.3g} GiB in iterations 3 to 5 and holds {now:.3g} now",
-        now - first,
+        f"a process held {', and '.join(causes)}",
+        max(now - first for first, now in grown.values()),
         "look at rewards, environments and callbacks of your own: what they keep of each batch is never freed; longer "
         "answers also need more",
     )
+
+
+def _largest(pairs: Sequence[tuple[float, float] | None]) -> tuple[float, float] | None:
+    """Returns the pair that rises most, of those that are there."""
+    return max((pair for pair in pairs if pair is not None), key=lambda pair: pair[1] - pair[0], default=None)
 
 
 def _growth(history: History, name: str) -> tuple[float, float] | None:

@@ -1,7 +1,9 @@
 """Generated videos as files: H.264 with sound as AAC, and the frames and the sound of such a file again."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from fractions import Fraction
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -61,31 +63,33 @@ def frames_of(video: Tensor) -> Tensor:
     return (video.detach().clamp(0, 1) * 255).round().to(torch.uint8).cpu()
 
 
-def write_mp4(file: Path, frames: Tensor, fps: float, sound: Sound | None = None) -> None:
-    """Writes a video that browsers play.
+def write_mp4(file: Path, frames: Iterable[Tensor], fps: float, sound: Sound | None = None) -> None:
+    """Writes a video that browsers play, frame by frame: an iterator need not hold them all.
 
     H.264 in yuv420p, with the colours of BT.709 and every fourth number of colour, so that sharp edges of saturated
     colours are blurred by a pixel. A side of odd length is continued by one row or column. Sound of more than two
     channels is refused. The same frames make the same bytes.
 
     Args:
-        frames: [F, 3, H, W] uint8, RGB. fps: frames per second.
+        frames: F of [3, H, W] uint8 each, RGB, of one size. fps: frames per second.
     Raises:
         ValueError: no frame, or sound of more than two channels.
     """
     import av
 
-    if not len(frames):
+    frames = iter(frames)
+    first = next(frames, None)
+    if first is None:
         raise ValueError("a video needs at least one frame")
     if sound is not None and sound.samples.shape[0] > 2:
         raise ValueError(f"sound has one or two channels, got {sound.samples.shape[0]}")
-    height, width = (side + side % 2 for side in frames.shape[-2:])
+    height, width = (side + side % 2 for side in first.shape[-2:])
     with av.open(str(file), "w", format="mp4", options={"movflags": "+faststart"}) as container:
         stream = container.add_stream("libx264", rate=Fraction(fps).limit_denominator(1001), options=OPTIONS)
         stream.width, stream.height, stream.pix_fmt = width, height, "yuv420p"
         _of_bt709(stream.codec_context)
         heard = None if sound is None else _sound_stream(container, sound)
-        for frame in frames:
+        for frame in chain([first], frames):
             container.mux(stream.encode(_as_yuv(frame, width, height)))
         container.mux(stream.encode())
         if sound is not None:

@@ -120,9 +120,10 @@ RESOURCES = (
     ),
     Diagnostic(
         "Memory",
-        {"memory/rollout": "rollout", "memory/update": "update"},
+        {"memory/rollout": "rollout", "memory/update": "update", "memory/host": "host"},
         "GiB",
-        "The peak of a GPU in each phase; on a CPU what the process holds after it. Steady growth is a leak.",
+        "The peak of a GPU in each phase; on a CPU what the process holds after it, as host does. Steady growth is a "
+        "leak.",
     ),
 )
 

@@ -113,12 +113,18 @@ def marked(image: Image.Image, true: Marks, predicted: Marks) -> Image.Image:
 
 
 def _fitted(image: Image.Image) -> Image.Image:
-    longest = max(image.size)
+    is_large = max(image.size) > LARGEST
+    return image.resize(marked_size(image.size), Image.Resampling.LANCZOS if is_large else Image.Resampling.NEAREST)
+
+
+def marked_size(size: tuple[int, int]) -> tuple[int, int]:
+    """Returns the width and height of what `marked` makes of an image of this width and height."""
+    width, height = size
+    longest = max(size)
     if longest > LARGEST:
-        size = [max(1, round(side * LARGEST / longest)) for side in image.size]
-        return image.resize((size[0], size[1]), Image.Resampling.LANCZOS)
+        return max(1, round(width * LARGEST / longest)), max(1, round(height * LARGEST / longest))
     factor = max(1, SMALLEST // longest)
-    return image.resize((image.width * factor, image.height * factor), Image.Resampling.NEAREST)
+    return width * factor, height * factor
 
 
 def _scaled(marks: Marks, scale: tuple[float, float], size: tuple[int, int]) -> Marks:
@@ -262,7 +268,7 @@ def filmstrip(cells: Sequence[Cell], legend: Sequence[tuple[Marks, str]] = ()) -
 
     `legend`: marks of which kind mean what, below all rows.
     """
-    pictures = [_narrowed(cell.picture) for cell in cells]
+    pictures = [narrowed(cell.picture) for cell in cells]
     per_row = math.ceil(len(cells) / math.ceil(len(cells) / PER_ROW))  # rows of like length: four are 2 and 2
     rows = [range(start, min(start + per_row, len(cells))) for start in range(0, len(cells), per_row)]
     heights = [max(pictures[n].height for n in row) + LINE for row in rows]
@@ -308,7 +314,8 @@ def _legend(
     return whole
 
 
-def _narrowed(picture: Image.Image) -> Image.Image:
+def narrowed(picture: Image.Image) -> Image.Image:
+    """Returns a picture that is no wider than a cell of a strip."""
     if picture.width <= WIDTH:
         return picture
     height = max(1, round(picture.height * WIDTH / picture.width))

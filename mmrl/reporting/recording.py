@@ -1,13 +1,14 @@
 """An agent's episode to look at: its screens with the actions on them, as a strip of pictures and as a video."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import islice
+from itertools import repeat
+from pathlib import Path
 
 import torch
 from PIL import Image, ImageDraw, ImageFont
 
-from mmrl.media.mp4 import Video
+from mmrl.media.mp4 import write_mp4
 from mmrl.media.pictures import Picture
 from mmrl.parsing.actions.action import Action
 from mmrl.reporting import drawing
@@ -79,33 +80,37 @@ class Recording:
     def strip(self) -> Image.Image:
         """Returns all screens with their actions and rewards below, the last screen too, and a legend."""
         cells = [
-            Cell(turn.picture, f"{number}. {turn.words}", reward_text(turn.reward))
+            Cell(drawing.narrowed(turn.picture), f"{number}. {turn.words}", reward_text(turn.reward))
             for number, turn in enumerate(self.turns, 1)
         ]
         if (last := self.last_picture) is not None:
             cells.append(Cell(last, f"end: {self.outcome.replace('_', ' ')}", reward_text(self.total, "sum ")))
         return drawing.filmstrip(cells, legend_of(self.marks, has_rewards=self.total is not None))
 
-    def video(self) -> Video:
-        """Returns a video that shows each screen for 1.5 seconds with its action, and the last one with the outcome.
+    def save_video(self, file: Path) -> None:
+        """Writes an mp4 of `frames`, of which it holds one at a time."""
+        write_mp4(file, self.frames(), FPS)
+
+    def frames(self) -> Iterator[torch.Tensor]:
+        """Yields frames [3, H, W] uint8 of one size: each screen for 1.5 seconds with its action, and the last one with
+        the outcome.
 
         Of an episode of more than 1,000 turns the first ones are shown.
         """
-        pictures = [
-            _titled(
-                turn.picture,
-                f"{number}/{len(self.turns)}  {turn.words}",
-                _both(reward_text(turn.reward), reward_text(total, "sum ")),
-            )
-            for number, (turn, total) in islice(
-                enumerate(zip(self.turns, self._sums()[1:], strict=True), 1), MAX_FRAMES // REPEATS - 1
-            )
-        ]
+        shown = self.turns[: MAX_FRAMES // REPEATS - 1]
+        sizes = [drawing.marked_size(one.size) for one in (*(turn.screen for turn in shown), self.end) if one]
+        width, height = (max(sides) for sides in zip(*((w, h + 2 * _line(w)) for w, h in sizes), strict=True))
+        for picture in self._titled_pictures(shown):
+            frame = _pixels(picture, width, height)
+            yield from repeat(frame, REPEATS)
+
+    def _titled_pictures(self, shown: Sequence[Turn]) -> Iterator[Image.Image]:
+        """Yields the screens of some first turns, and the last screen, with their titles."""
+        for number, (turn, total) in enumerate(zip(shown, self._sums()[1:], strict=False), 1):
+            title = f"{number}/{len(self.turns)}  {turn.words}"
+            yield _titled(turn.picture, title, _both(reward_text(turn.reward), reward_text(total, "sum ")))
         if (last := self.last_picture) is not None:
-            pictures.append(_titled(last, f"end: {self.outcome.replace('_', ' ')}", reward_text(self.total, "sum ")))
-        width, height = (max(sides) for sides in zip(*(picture.size for picture in pictures), strict=True))
-        frames = torch.stack([_pixels(picture, width, height) for picture in pictures])
-        return Video(frames.repeat_interleave(REPEATS, 0), FPS)
+            yield _titled(last, f"end: {self.outcome.replace('_', ' ')}", reward_text(self.total, "sum "))
 
     def _sums(self) -> list[float | None]:
         """Returns the sum of the rewards before each turn and after the last; None behind an unknown one."""
@@ -156,10 +161,19 @@ def _place(point: Sequence[float]) -> str:
     return f"({point[0]:.0f}, {point[1]:.0f})"
 
 
+def _letters(width: int) -> int:
+    return max(13, width // 36)
+
+
+def _line(width: int) -> int:
+    """Returns the height of one of the two lines above a picture of this width."""
+    return round(1.6 * _letters(width))
+
+
 def _titled(picture: Image.Image, first: str, second: str) -> Image.Image:
     """Returns a picture with a bar of two lines above, since players put their controls over the lower edge."""
-    size = max(13, picture.width // 36)
-    font, line = ImageFont.load_default(size), round(1.6 * size)
+    size, line = _letters(picture.width), _line(picture.width)
+    font = ImageFont.load_default(size)
     whole = Image.new("RGB", (picture.width, picture.height + 2 * line), PAPER)
     whole.paste(picture, (0, 2 * line))
     pen = ImageDraw.Draw(whole)

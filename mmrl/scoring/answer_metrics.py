@@ -5,9 +5,20 @@ from collections.abc import Sequence
 
 import torch
 
-from mmrl.core.data import Paths, Scores
+from mmrl.core.data import Paths, Rollout, Scores
+from mmrl.parsing.answer_format import format_of
 from mmrl.scoring.metrics import plain_total
 from mmrl.scoring.properties import FEWEST, within_groups
+
+
+def formats_of(rollout: Rollout) -> tuple[str | None, ...]:
+    """Returns the format of each answer; None for a control; () for a rollout without answers."""
+    outputs = rollout.outputs
+    texts = [text for one in outputs.each or (outputs,) for text in one.texts or ()]
+    if len(texts) != rollout.num_samples:
+        return ()
+    pairs = zip(texts, rollout.is_control.tolist(), strict=True)
+    return tuple(None if is_control else format_of(text) for text, is_control in pairs)
 
 
 def format_metrics(scores: Scores, formats: Sequence[str | None]) -> dict[str, float]:

@@ -60,7 +60,8 @@ def _measured(outputs: Outputs) -> dict[str, Tensor]:
         small = _made_smaller(outputs.images)
         measured |= _looks(small[:, None]) | {"thumbnails": _thumbnails(small)}
     if outputs.videos is not None:
-        measured |= _of_videos(outputs.videos)
+        each = [_of_video(video) for video in outputs.videos]  # one by one: some frames of all would be copied at once
+        measured |= {name: torch.stack([one[name] for one in each]) for name in (each[0] if each else ())}
     return {name: values.float().cpu() for name, values in measured.items()}
 
 
@@ -71,19 +72,19 @@ def _boxes(text: str) -> float:
         return float("nan")
 
 
-def _of_videos(videos: Tensor) -> dict[str, Tensor]:
-    """Returns the looks, motion and thumbnails of videos [B, F, 3, H, W] in [0, 1]."""
-    count, num_frames = videos.shape[:2]
-    firsts = _spread(num_frames - 1)  # of pairs of neighbouring frames
-    chosen = torch.cat([firsts, firsts + 1, _spread(num_frames)]).unique()
-    frames = _made_smaller(videos[:, chosen.to(videos.device)].flatten(0, 1)).unflatten(0, (count, -1))
-    measured = _looks(frames[:, torch.isin(chosen, _spread(num_frames)).to(frames.device)])
+def _of_video(video: Tensor) -> dict[str, Tensor]:
+    """Returns the looks, motion and thumbnails of one video [F, 3, H, W] in [0, 1]."""
+    firsts = _spread(len(video) - 1)  # of pairs of neighbouring frames
+    chosen = torch.cat([firsts, firsts + 1, _spread(len(video))]).unique()
+    frames = torch.cat([_made_smaller(video[some.to(video.device)]) for some in chosen.split(AT_ONCE)])
+    looks = _looks(frames[torch.isin(chosen, _spread(len(video))).to(frames.device)][None])
+    measured = {name: values[0] for name, values in looks.items()}
     ends = torch.tensor([0, len(chosen) // 2, len(chosen) - 1], device=frames.device)
-    measured["thumbnails"] = _thumbnails(frames[:, ends].flatten(0, 1)).unflatten(0, (count, -1)).flatten(1)
-    measured["frames"] = torch.full((count,), num_frames)
+    measured["thumbnails"] = _thumbnails(frames[ends]).flatten()
+    measured["frames"] = torch.tensor(len(video))
     if len(firsts):
         one, two = (torch.searchsorted(chosen, which).to(frames.device) for which in (firsts, firsts + 1))
-        measured["motion"] = (frames[:, two] - frames[:, one]).abs().flatten(1).mean(1)
+        measured["motion"] = (frames[two] - frames[one]).abs().mean()
     return measured
 
 

@@ -31,6 +31,7 @@ from mmrl.core.dense import DENSE
 from mmrl.core.reward_batches import Demands, check_needs, needs_of_gradient, on_device, reward_batch, select
 from mmrl.core.rewards import Thought
 from mmrl.core.schedules import Schedule
+from mmrl.scoring.answer_metrics import formats_of
 from mmrl.scoring.calls import Answer, call_once, call_reward
 from mmrl.scoring.metrics import as_wholes, too_many_failed
 from mmrl.scoring.placed_rewards import PlacedReward, is_placeable
@@ -100,6 +101,7 @@ class Judgement:
     first_failures: tuple[str | None, ...]  # R: the first failure of each reward in words
     seconds: tuple[float, ...]  # R: what the calls of each reward took
     properties: Properties = field(default_factory=dict)  # [B] by name: what the samples are like
+    formats: tuple[str | None, ...] = ()  # B, or none where they are not measured: of the answers, see `formats_of`
 
     def without_examples(self) -> "Judgement":
         """Returns the judgement without what fitted rewards would learn from, for an evaluation."""
@@ -114,7 +116,15 @@ class Judgement:
         seconds = tuple(map(sum, zip(*(part.seconds for part in parts), strict=True)))
         counts = [len(part.scores.group) for part in parts]
         properties = join_properties([part.properties for part in parts], counts)
-        return cls(Scores.join([part.scores for part in parts]), firsts, seconds, properties)
+        pairs = zip(parts, counts, strict=True)
+        formats = tuple(name for part, count in pairs for name in part.formats or (None,) * count)
+        return cls(Scores.join([part.scores for part in parts]), firsts, seconds, properties, formats)
+
+    def select(self, rows: Tensor) -> "Judgement":
+        """Returns the judgement of the samples `rows` [N] int64, in their order; failures and seconds stay."""
+        properties = {name: values[rows] for name, values in self.properties.items()}
+        formats = tuple(self.formats[row] for row in rows.tolist()) if self.formats else ()
+        return replace(self, scores=self.scores.select(rows), properties=properties, formats=formats)
 
 
 @dataclass(frozen=True)
@@ -258,7 +268,10 @@ class Scorer:
         )
         scores, failures = without_too_large(scores, [answer.failure for answer in answers])
         seconds = tuple(answer.seconds for answer in answers)
-        return Judgement(as_wholes(scores), failures, seconds, properties_of(rollout) if has_properties else {})
+        judgement = Judgement(as_wholes(scores), failures, seconds)
+        if not has_properties:
+            return judgement
+        return replace(judgement, properties=properties_of(rollout), formats=formats_of(rollout))
 
     def _answers(self, everyone: RewardBatch) -> list[Answer]:
         """Returns the answer of each reward."""

@@ -14,6 +14,7 @@ from mmrl.core.data import Rollout
 from mmrl.core.keys import GroupKey
 from mmrl.core.views import View
 from mmrl.system.out_of_memory import random_state, reported, set_random_state
+from mmrl.training.group_gradients import GroupGradients, evenness, noise_scale, signal_to_noise
 from mmrl.training.rollouts import Collected
 from mmrl.training.switched_off import can_be_float32, in_eval_mode, in_float32, training_modules
 from mmrl.training.update import OldSource, Updater, micro_batches, select_groups, views_of
@@ -126,89 +127,31 @@ class Examination:
         kept: Sequence[int],
         old: OldSource,
     ) -> dict[str, float]:
-        """Returns the signal-to-noise ratio of the gradient over groups and the noise scale, see `signal_to_noise`."""
+        """Returns what the gradients of groups say of each other, see mmrl/training/group_gradients.py."""
         parameters, processes = updater.policy.weights.parameters, updater.processes
-        total: dict[str, Tensor] = {}
-        own: list[float] = []
+        gradients = GroupGradients(parameters, self.seed)
         for index in kept:
             rows, part = select_groups(batch, [index])
             views = views_of(updater.loss, rollout, rows, part, GroupKey(self.seed, 0, index))
             _forget(parameters.values())
-            if updater.accumulate(rollout, views, part, old) is None or not views:  # a group is of one process
-                continue
-            gradients = {name: one.grad.float() for name, one in parameters.items() if one.grad is not None}
-            square = float(sum(one.square().sum() for one in gradients.values()))
-            if not math.isfinite(square):  # float16 may overflow until its scale is right
-                continue
-            own.append(square)
-            for name, one in gradients.items():
-                if name in total:
-                    total[name] += one
-                else:
-                    total[name] = one.clone()
-        squares = processes.gather(own)
+            if updater.accumulate(rollout, views, part, old) is not None and views:  # a group is of one process
+                gradients.add()
+        squares = processes.gather(gradients.squares)
         if len(squares) < 2:
             return {}
-        sum_square, unmoved = 0.0, list[str]()
-        for name, parameter in parameters.items():
-            gradient = processes.sum(total.get(name, torch.zeros_like(parameter, dtype=torch.float32)))
-            sum_square += float(gradient.square().sum())
-            if not gradient.any() and not _waits(name, parameters):
-                unmoved.append(name)
-        self.without_gradient = tuple(unmoved)
+        sum_square = gradients.sum_square(processes)
+        reached = set(processes.gather(gradients.reached()))
+        self.without_gradient = tuple(
+            name for name in parameters if name not in reached and not _waits(name, parameters)
+        )
         metrics = {
-            "doctor/gradient/without": float(len(unmoved)),
+            "doctor/gradient/without": float(len(self.without_gradient)),
             "doctor/gradient/groups": float(len(squares)),
             "doctor/gradient/even": evenness(squares),
         }
         ratio, scale = signal_to_noise(sum_square, squares), noise_scale(sum_square, squares)
         metrics |= {} if ratio is None else {"doctor/gradient/signal_to_noise": ratio}
         return metrics | ({} if scale is None else {"doctor/gradient/noise_scale": scale})
-
-
-def signal_to_noise(sum_square: float, squares: Sequence[float]) -> float | None:
-    """Returns |mean|^2 over the variance of the mean, of the gradients of n groups; 1 is expected of pure noise.
-
-    The mean is sum / n; its variance is that of a group's gradient, over all its elements, divided by n. With B groups
-    in a step the signal is (ratio - 1) B / n times the noise (McCandlish et al. 2018, "An Empirical Model of
-    Large-Batch Training", arXiv 1812.06162, appendix A.1).
-
-    Args:
-        sum_square: |sum of g_i|^2. squares: |g_i|^2 of each group. Returns None where all gradients are equal.
-    """
-    mean_square, variance = _mean_and_variance(sum_square, squares)
-    return mean_square / (variance / len(squares)) if variance > 1e-12 * mean_square else None
-
-
-def noise_scale(sum_square: float, squares: Sequence[float]) -> float | None:
-    """Returns how many groups a step needs so that noise is as large as the gradient; None where it is all noise.
-
-    tr(Sigma) / |G|^2 (there, equation 2.9): the variance of a group's gradient over the square of the true gradient,
-    which is |mean|^2 less its variance. Arguments as for `signal_to_noise`.
-    """
-    mean_square, variance = _mean_and_variance(sum_square, squares)
-    signal = mean_square - variance / len(squares)
-    return variance / signal if signal > 1e-12 * mean_square else None
-
-
-def _mean_and_variance(sum_square: float, squares: Sequence[float]) -> tuple[float, float]:
-    """Returns the square of the mean gradient, and the variance of a group's gradient over all its elements."""
-    n = len(squares)
-    mean_square = sum_square / n**2
-    return mean_square, (sum(squares) - n * mean_square) / (n - 1)
-
-
-def evenness(squares: Sequence[float]) -> float:
-    """Returns how many groups of n count in the sum of |g_i|^2, as a share: (sum of x)^2 / (n * sum of x^2).
-
-    1 where all gradients are of one size, 1 / n where one group has all; 0 where there is no gradient. Where few groups
-    count, their agreement says little.
-    """
-    scale = max(squares)
-    if scale == 0:
-        return 0.0
-    parts = [one / scale for one in squares]
-    return sum(parts) ** 2 / (len(parts) * sum(part**2 for part in parts))
 
 
 def _inputs(updater: Updater, rollout: Rollout | None) -> dict[str, float]:

@@ -11,7 +11,6 @@ from torch import Tensor
 
 from mmrl.core.data import Prompt, Scores
 from mmrl.core.numerics import group_sum
-from mmrl.parsing.answer_format import format_of
 from mmrl.reporting.group_log import Group
 from mmrl.scoring.metrics import plain_total
 from mmrl.training.held_out import STRIP, SavedSample, plain, saved_sample
@@ -51,18 +50,6 @@ def named_prompts(collected: Collected) -> list[tuple[int, str, str]]:
     for key, prompt in zip(collected.rollout.keys, collected.rollout.prompts, strict=True):
         first.setdefault(key.prompt_index, prompt)
     return [(index, prompt_name(prompt), shortened(prompt.text)) for index, prompt in first.items()]
-
-
-def formats_of(collected: Collected) -> list[tuple[int, str]]:
-    """Returns the rows in the scores and the formats of this process's answers, without controls."""
-    rollout = collected.rollout
-    if rollout is None:
-        return []
-    texts = [text for one in rollout.outputs.each or (rollout.outputs,) for text in one.texts or ()]
-    if len(texts) != rollout.num_samples:
-        return []
-    rows = zip(collected.local_rows.tolist(), texts, rollout.is_control.tolist(), strict=True)
-    return [(row, format_of(text)) for row, text, is_control in rows if not is_control]
 
 
 def groups_of(scores: Scores, is_degenerate: Tensor, named: Sequence[tuple[int, str, str]]) -> list[Group]:

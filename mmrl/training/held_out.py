@@ -401,7 +401,7 @@ def _episode_entry(recording: Recording, folder: Path, number: int, *, has_files
             listed["screen"] = f"{number:03d}_turn_{place:02d}.png"
             turn.picture.save(folder / listed["screen"])
         entry["recording"] = f"{number:03d}.mp4"
-        recording.video().save(folder / entry["recording"])
+        recording.save_video(folder / entry["recording"])
         if (last := recording.last_picture) is not None:
             entry["last_screen"] = f"{number:03d}_last.png"
             last.save(folder / entry["last_screen"])

@@ -15,6 +15,7 @@ class PhaseMemory:
 
     device: torch.device
     highest: float = 0.0  # GiB, of all so far: before, in and between phases
+    host: float = 0.0  # GiB of the CPU's memory that the process held at the last begin or end of a phase
 
     def begin(self) -> None:
         """Begins a phase: a GPU's peak counts from now."""
@@ -24,7 +25,7 @@ class PhaseMemory:
 
     def end(self) -> float:
         """Returns GiB: a GPU's peak of tensors since the phase began, or what the process holds of the CPU's memory."""
-        is_cuda = self.device.type == "cuda"
-        peak = (torch.cuda.max_memory_allocated(self.device) if is_cuda else resident_bytes()) / GIB
+        self.host = resident_bytes() / GIB
+        peak = torch.cuda.max_memory_allocated(self.device) / GIB if self.device.type == "cuda" else self.host
         self.highest = max(self.highest, peak)
         return peak

@@ -19,8 +19,9 @@ from mmrl.plans.offline import roll_out
 from mmrl.plans.sizes import policy_for
 from mmrl.prompts.filtering import reader_of
 from mmrl.prompts.stream import PromptStream
+from mmrl.scoring.answer_metrics import format_metrics
 from mmrl.scoring.metrics import degenerate_groups, groups_outside, plain_total
-from mmrl.scoring.properties import Properties, join_properties, property_metrics
+from mmrl.scoring.properties import property_metrics
 from mmrl.scoring.scorer import Judgement, Scorer, ScoringQueue
 from mmrl.training.allocation import further_members
 from mmrl.training.processes import Processes
@@ -30,6 +31,7 @@ from mmrl.training.small_videos import small_videos
 from mmrl.training.thought import ThoughtReader
 
 KeyedPrompt = tuple[GroupKey, Prompt]
+Round = tuple[Rollout | None, Judgement, Tensor, Paths | None]  # this process's rollout and its rows; else of all
 JudgedRollout = tuple[Rollout | None, Judgement | None]  # of this process; None where it has no group
 log = logging.getLogger(__name__)
 
@@ -103,13 +105,11 @@ class Collector:
         Raises ConfigError where too many prompts cannot be read, RunError where too many samples could not be scored.
         """
         self._videos.clear()
-        rounds: list[tuple[Rollout | None, Scores, Tensor, Paths | None]] = []
-        properties: list[Properties] = []
+        rounds: list[Round] = []
         kept: list[int] = []
         hinted: list[Prompt] = []  # of groups that failed as a whole: taken again, with a hint
         num_unread = num_hinted = 0
         num_ahead = self._num_ahead()
-        seconds = [0.0] * len(self.scorer.names)
         num_rounds = 1 + (self.groups.max_refills if self.groups.degenerate == "refill" else 0)
         for number in range(num_rounds):
             taken_again = self.prompts.again(hinted[: self.wanted - len(kept)])
@@ -124,31 +124,29 @@ class Collector:
             num_unread += len(unread)
             if number == 0 and self.groups.more is not None:
                 rollout, judgement = self._with_further_members((rollout, judgement), keyed, iteration, weights)
-            scores, local_rows, paths, more_seconds, measured = self._gather(rollout, judgement)
-            properties.append(measured)
-            seconds = [before + more for before, more in zip(seconds, more_seconds, strict=True)]
-            rounds.append((rollout, scores, local_rows, paths))
+            everyone, local_rows, paths = self._gather(rollout, judgement)
+            rounds.append((rollout, everyone, local_rows, paths))
             read = [one for one in keyed if one[0].prompt_index not in unread]
-            kept += self._worth_keeping(scores, paths, read)
-            hinted = [with_hint(prompt, self.groups.hint) for prompt in self._failed(scores, read, kept)]
+            kept += self._worth_keeping(everyone.scores, paths, read)
+            hinted = [with_hint(prompt, self.groups.hint) for prompt in self._failed(everyone.scores, read, kept)]
             if len(kept) == self.wanted:
                 break
         metrics = self._statistics([rollout for rollout, *_ in rounds if rollout is not None])
-        metrics |= {f"time/reward/{name}": spent for name, spent in zip(self.scorer.names, seconds, strict=True)}
+        judged = Judgement.join([judgement for _, judgement, *_ in rounds])
+        spent = zip(self.scorer.names, judged.seconds, strict=True)
+        metrics |= {f"time/reward/{name}": seconds for name, seconds in spent}
         if reader_of(self.policy) is not None:
             metrics["groups/unread"] = float(num_unread)
         if self.groups.hint is not None:
             metrics["groups/hinted"] = float(num_hinted)
         if self.ahead:
             stale = sum(self.processes.gather([self._num_ahead() - num_ahead]))  # each by one iteration
-            metrics["rollout/staleness"] = stale / max(1, sum(len(scores.group) for _, scores, *_ in rounds))
+            metrics["rollout/staleness"] = stale / max(1, len(judged.scores.group))
         if self.groups.more is not None:
-            sizes = rounds[0][1].prompt_index.bincount()
+            sizes = judged.scores.prompt_index.bincount()
             metrics["groups/largest"] = float(sizes.max()) if len(sizes) else 0.0
-        joined = _join(rounds, sorted(kept), metrics)
-        everything = join_properties(properties, [len(scores.group) for _, scores, *_ in rounds])
-        metrics |= property_metrics(joined.scores, everything)
-        return replace(joined, videos=tuple(self._videos))
+        metrics |= property_metrics(judged.scores, judged.properties) | format_metrics(judged.scores, judged.formats)
+        return replace(_join(rounds, judged.scores, sorted(kept), metrics), videos=tuple(self._videos))
 
     def prefetch(self) -> None:
         """Lets the policy begin to decode and encode this process's prompts of the next iteration, if it can.
@@ -220,9 +218,9 @@ class Collector:
         """
         assert self.groups.more is not None, "checked by the caller"
         for number in range(self.groups.more.rounds):
-            scores, *_ = self._gather(*judged)
+            everyone, *_ = self._gather(*judged)
             names = [key.prompt_index for key, _ in keyed]
-            sizes = further_members(scores, names, self.group_size, self.groups.more, number)
+            sizes = further_members(everyone.scores, names, self.group_size, self.groups.more, number)
             requests = [
                 MemberRequest(replace(key, round=1 + number), prompt, size, key)
                 for (key, prompt), size in self.processes.share(list(zip(keyed, sizes, strict=True)))
@@ -312,14 +310,10 @@ class Collector:
                 f"{allowed:.0%}; first failure: {first}"
             )
 
-    def _gather(
-        self, rollout: Rollout | None, judgement: Judgement | None
-    ) -> tuple[Scores, Tensor, Paths | None, list[float], Properties]:
-        """Returns what all processes sampled: scores, paths and properties in the order of prompt indices, and the
-        seconds of each reward.
+    def _gather(self, rollout: Rollout | None, judgement: Judgement | None) -> tuple[Judgement, Tensor, Paths | None]:
+        """Returns the judgement and the paths of what all processes sampled, in the order of prompt indices.
 
-        The tensor in second place holds the rows of this process's samples in the scores. Seconds are the mean over
-        processes.
+        The tensor holds the rows of this process's samples in the scores. Seconds are the mean over processes.
         """
         own = [] if rollout is None or judgement is None else [(judgement, _paths(rollout))]
         count = 0 if rollout is None else rollout.num_samples
@@ -331,10 +325,9 @@ class Collector:
         place = torch.empty_like(order)
         place[order] = torch.arange(len(order))
         paths = _joined([paths for _, paths in gathered])
-        seconds = [spent / self.processes.num_processes for spent in everyone.seconds]
+        seconds = tuple(spent / self.processes.num_processes for spent in everyone.seconds)
         paths = paths[order] if paths is not None else None
-        properties = {name: values[order] for name, values in everyone.properties.items()}
-        return everyone.scores.select(order), place[first : first + count], paths, seconds, properties
+        return replace(everyone.select(order), seconds=seconds), place[first : first + count], paths
 
     def _worth_keeping(self, scores: Scores, paths: Paths | None, keyed: Sequence[KeyedPrompt]) -> list[int]:
         everyone = [key.prompt_index for key, _ in keyed]
@@ -382,15 +375,13 @@ def _sums(counts: Sequence[Mapping[str, int]]) -> dict[str, float]:
     return {name: float(sum(part.get(name, 0) for part in counts)) for name in names}
 
 
-def _join(
-    rounds: Sequence[tuple[Rollout | None, Scores, Tensor, Paths | None]], kept: list[int], metrics: dict[str, float]
-) -> Collected:
+def _join(rounds: Sequence[Round], scores: Scores, kept: list[int], metrics: dict[str, float]) -> Collected:
     """Joins the rounds of an iteration; prompt indices ascend, since later rounds have higher ones."""
     rollouts = [rollout for rollout, *_ in rounds if rollout is not None]
-    sizes = [len(scores.group) for _, scores, *_ in rounds]
+    sizes = [len(judgement.scores.group) for _, judgement, *_ in rounds]
     return Collected(
         rollout=Rollout.join(rollouts) if rollouts else None,
-        scores=Scores.join([scores for _, scores, *_ in rounds]),
+        scores=scores,
         local_rows=torch.cat([local_rows + sum(sizes[:n]) for n, (_, _, local_rows, _) in enumerate(rounds)]),
         kept=kept,
         paths=_joined([paths for *_, paths in rounds]),

@@ -31,7 +31,7 @@ from mmrl.prompts.stream import template_metrics
 from mmrl.reporting.tracking import Tracking
 from mmrl.run_directory.checkpoint_files import path_of
 from mmrl.run_directory.saved_state import Progress, check_state
-from mmrl.scoring.answer_metrics import format_metrics, likelihood_metrics
+from mmrl.scoring.answer_metrics import likelihood_metrics
 from mmrl.scoring.metrics import degenerate_groups, score_metrics
 from mmrl.system.errors import HangError
 from mmrl.system.out_of_memory import Result, in_halves, random_state, set_random_state
@@ -328,7 +328,6 @@ class Trainer:
         scores, min_spread = collected.scores, self.config.groups.min_spread
         is_degenerate = degenerate_groups(scores, self.advantage, collected.paths, min_spread)
         metrics = score_metrics(scores, is_degenerate) | likelihood_metrics(scores, collected.paths)
-        metrics |= format_metrics(scores, self._formats(collected))
         recording = self._record(collected, is_degenerate, iteration + 1)
         scorer = self.collector.scorer
         metrics |= collected.metrics | scorer.changing_weights(iteration) | scorer.spent()
@@ -350,13 +349,6 @@ class Trainer:
         metrics |= self._memory(rollout_memory)
         update = time.perf_counter() - sampled - recording
         return metrics | {"time/rollout": sampled - started, "time/recording": recording, "time/update": update}
-
-    def _formats(self, collected: Collected) -> list[str | None]:
-        """Returns the format of each sample's answer, of all processes in the order of the scores; None without one."""
-        formats: list[str | None] = [None] * len(collected.scores.group)
-        for row, name in self.processes.gather(group_records.formats_of(collected)):
-            formats[row] = name
-        return formats
 
     def _record(self, collected: Collected, is_degenerate: Tensor, iteration: int) -> float:
         """Writes the groups of an iteration, counted from 1, and samples of some; returns the seconds that it took."""
@@ -381,7 +373,8 @@ class Trainer:
 
         `rollout`: this process's.
         """
-        own = {"memory/rollout": rollout, "memory/update": self.memory.end(), "memory/highest": self.memory.highest}
+        own = {"memory/rollout": rollout, "memory/update": self.memory.end()}
+        own |= {"memory/highest": self.memory.highest, "memory/host": self.memory.host}
         every = self.processes.gather([own])
         return {name: max(one[name] for one in every) for name in own}
 

@@ -207,6 +207,26 @@ def test_one_step_for_each_rollout_clips_nothing_and_that_is_right() -> None:
     assert findings_of(history) == []
 
 
+GROWING, LEVEL = [1.0, 2.0, 3.0, 3.0, 3.1, 3.5, 4.1, 4.2, 4.2], [1.0, 2.0, 3.0, 3.0, 3.1, 3.2, 3.3, 3.4, 3.5]
+OF_CPU, OF_GPU = (f"3 GiB of the {one}'s memory in iterations 3 to 5 and 4.2 now" for one in ("CPU", "GPU"))
+
+
+@in_one_test(
+    ("host", "update", "causes"),
+    [
+        (GROWING, LEVEL, [OF_CPU]),
+        (LEVEL, GROWING, [OF_GPU]),
+        (GROWING, [*GROWING[:-1], 4.3], [f"{OF_CPU}, and {OF_GPU}"]),
+        (GROWING, GROWING, [OF_CPU]),  # without a GPU they are one number
+        ([], GROWING, ["3 GiB of memory in iterations 3 to 5 and 4.2 now"]),  # a log that does not say whose it is
+        (LEVEL, LEVEL, []),
+    ],
+)
+def test_memory_that_grows_is_named_by_whose_it_is(host: list[float], update: list[float], causes: list[str]) -> None:
+    found = findings_of(planted(config_of(), memory__host=host, memory__update=update, memory__rollout=LEVEL))
+    assert [one.cause for one in found if one.name == "memory_grows"] == [f"a process held {one}" for one in causes]
+
+
 def test_a_finding_has_words_a_number_and_a_remedy() -> None:
     for name in ("hacked", "cold", "clip-never"):
         for one in all_findings(recorded(name)):

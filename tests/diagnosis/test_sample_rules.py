@@ -395,4 +395,34 @@ def test_samples_that_become_alike_or_other_ones_are_named_while_the_reward_rise
 ) -> None:
     assert set(seen_in(run_of(config_of("quickstart"), curves))) == ({(name, "warning")} if name else set())
     better = run_of(config_of("quickstart"), curves, {0: 0.4, 6: 0.9})
-    assert not [one for one in findings_of(better) if one.name in RULES]
+    notes = {("samples_degrade", "note")} if name == "samples_degrade" else set()
+    assert {(one.name, one.severity) for one in findings_of(better) if one.name in RULES} == notes
+
+
+SOFTER: Curves = {
+    "reward/mean": [0.2, 0.25, 0.3, 0.35, 0.4, 0.45],
+    "samples/sharpness/mean": [0.01, 0.009, 0.008, 0.006, 0.004, 0.003],
+    "follows/sharpness": [-0.35] * 6,
+    "follows/saturation": [-0.3] * 6,
+}
+SLOWLY, FLAT = {0: 0.4, 1: 0.405, 2: 0.425, 4: 0.43, 5: 0.425, 6: 0.435}, {0: 0.4, 2: 0.41, 4: 0.405, 6: 0.402}
+SAME_JUDGE = {"evaluation__rewards": "null"}
+
+
+@in_one_test(
+    ("scores", "changed", "severities"),
+    [
+        (SLOWLY, {}, ["note"]),  # above 0.444 it would be the best beyond noise
+        (FLAT, {}, ["warning"]),
+        ({0: 0.4, 2: 0.41, 4: 0.45, 6: 0.39}, {}, ["warning"]),
+        (SLOWLY, SAME_JUDGE, ["warning"]),  # the reward itself, which likes what it pays for
+        ({}, {}, ["warning"]),
+    ],
+)
+def test_soft_pictures_are_a_note_where_another_judge_likes_them_more_and_more(
+    scores: dict[int, float], changed: dict[str, str], severities: list[str]
+) -> None:
+    found = findings_of(run_of(config_of("quickstart", **changed), SOFTER, scores))
+    degraded = [one for one in found if one.name == "samples_degrade"]
+    assert [one.severity for one in degraded] == severities
+    assert all(("rises along" in one.cause) == (one.severity == "note") for one in degraded)

@@ -1,5 +1,6 @@
 """An episode to look at: what stands on its screens, below them, and in its video."""
 
+from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
 
@@ -7,11 +8,11 @@ import pytest
 import torch
 from PIL import Image
 
-from mmrl.media.mp4 import read_frames
+from mmrl.media.mp4 import Video, read_frames
 from mmrl.media.pictures import StoredPicture
 from mmrl.parsing.actions.action import Action
-from mmrl.reporting.drawing import GAP, LINE, PREDICTED, Marks
-from mmrl.reporting.recording import OF_REWARDS, REPEATS, Recording, Turn, in_words, legend_of, reward_text
+from mmrl.reporting.drawing import GAP, LINE, PREDICTED, Marks, marked, marked_size
+from mmrl.reporting.recording import FPS, OF_REWARDS, REPEATS, Recording, Turn, in_words, legend_of, reward_text
 
 CLICK = Action("click", point=(30.0, 20.0))
 
@@ -94,20 +95,51 @@ def test_a_reward_below_a_screen_is_never_cut() -> None:
 
 
 def test_the_video_shows_each_turn_and_the_last_screen() -> None:
-    video = recording(turn(), turn(None, size=(200, 320)), turn(reward=1.0)).video()
-    assert len(video.frames) == REPEATS * 4 and video.frames.dtype == torch.uint8
-    whole = [Image.fromarray(frame.permute(1, 2, 0).contiguous().numpy()) for frame in video.frames]
-    assert whole[0].size[0] == 320, "as wide as the widest"
+    frames = list(recording(turn(), turn(None, size=(200, 320)), turn(reward=1.0)).frames())
+    assert len(frames) == REPEATS * 4 and frames[0].dtype == torch.uint8
+    whole = [Image.fromarray(frame.permute(1, 2, 0).contiguous().numpy()) for frame in frames]
+    assert {one.size for one in whole} == {(320, 320 + 2 * 21)}, "as wide as the widest, as high as the highest"
     marked = [has_colour(one, PREDICTED.colour) for one in whole[::REPEATS]]
     assert marked == [True, False, True, False]
     for start in range(0, len(whole), REPEATS):
-        assert all(bool((video.frames[start] == video.frames[start + more]).all()) for more in range(REPEATS))
+        assert all(torch.equal(frames[start], frames[start + more]) for more in range(REPEATS))
 
 
 @pytest.mark.slow
 def test_the_video_is_a_file_that_plays(tmp_path: Path) -> None:
-    made = recording(turn(), turn(reward=1.0)).video()
-    made.save(tmp_path / "episode.mp4")
+    made = recording(turn(), turn(reward=1.0))
+    made.save_video(tmp_path / "episode.mp4")
+    stacked = torch.stack(list(made.frames()))
+    Video(stacked, FPS).save(tmp_path / "stacked.mp4")
+    assert (tmp_path / "episode.mp4").read_bytes() == (tmp_path / "stacked.mp4").read_bytes()
     frames, fps = read_frames(tmp_path / "episode.mp4")
-    assert fps == made.fps and len(frames) == len(made.frames)
-    assert (frames[0].float() - made.frames[0].float()).abs().mean() < 4
+    assert fps == FPS and len(frames) == len(stacked)
+    assert (frames[0].float() - stacked[0].float()).abs().mean() < 4
+
+
+@dataclass(frozen=True)
+class Screen:
+    """A screen that counts how often it is loaded."""
+
+    loaded: list[int]
+    size: tuple[int, int] = (320, 200)
+
+    def load(self) -> Image.Image:
+        self.loaded.append(1)
+        return Image.new("RGB", self.size)
+
+
+def test_a_frame_is_made_when_it_is_wanted() -> None:
+    loaded: list[int] = []
+    made = recording(*[Turn(Screen(loaded), "", None, 0.0)] * 50)
+    frames = made.frames()
+    next(frames)
+    assert len(loaded) == 1
+    assert len(list(frames)) == 51 * REPEATS - 1 and len(loaded) == 50
+    many = recording(*[Turn(Screen(loaded, (2000, 1)), "", None, 0.0)] * 1001)
+    assert len(many._sums()) == 1002 and next(many.frames()).shape == (3, 200 + 2 * 21, 1024)
+
+
+def test_the_size_of_a_marked_picture_is_known_from_the_size_of_the_picture() -> None:
+    for size in ((3, 2), (100, 160), (1024, 1023), (1025, 7), (5000, 1), (1, 1), (33, 3001)):
+        assert marked(Image.new("RGB", size), Marks(), Marks()).size == marked_size(size)

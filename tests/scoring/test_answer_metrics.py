@@ -1,6 +1,7 @@
 """The dominant format of answers, and rewards against likelihood: against counts by hand and scipy."""
 
 import math
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -8,8 +9,8 @@ import pytest
 import torch
 from scipy.stats import pearsonr
 
-from mmrl.core.data import Paths, Scores
-from mmrl.scoring.answer_metrics import format_metrics, likelihood_metrics
+from mmrl.core.data import Outputs, Paths, Scores
+from mmrl.scoring.answer_metrics import format_metrics, formats_of, likelihood_metrics
 
 
 def scores_of(values: Any, group: Any, valid: Any = None) -> Scores:
@@ -33,6 +34,16 @@ def test_few_answers_of_another_format_have_no_lead_and_few_answers_no_share() -
     assert format_metrics(scores, ["a"] * 8 + ["b"] * 2) == {"answers/dominant_format": 0.8}
     assert format_metrics(scores, ["a"] * 7 + [None] * 3) == {}
     assert format_metrics(scores, [None] * 10) == {}
+
+
+def test_formats_are_those_of_answers_without_controls() -> None:
+    def rollout(outputs: Outputs, is_control: list[bool]) -> Any:
+        return SimpleNamespace(outputs=outputs, num_samples=len(is_control), is_control=torch.tensor(is_control))
+
+    assert formats_of(rollout(Outputs(texts=("<a> 1", "b", "")), [False, True, False])) == ("<a> number", None, "")
+    each = Outputs.join([Outputs(images=torch.zeros(1, 3, 2, size), texts=("a",)) for size in (2, 4)])
+    assert formats_of(rollout(each, [False, False])) == ("prose", "prose")
+    assert formats_of(rollout(Outputs(images=torch.zeros(2, 3, 2, 2)), [False, False])) == ()
 
 
 def paths_of(log_prob: Any, lengths: Any) -> Paths:

@@ -3,12 +3,14 @@
 import math
 from dataclasses import replace
 from itertools import combinations
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from scipy import ndimage, stats
 from torch import Tensor
+from torch.overrides import TorchFunctionMode
 
 from mmrl.core.data import Outputs, Prompt, Rollout, Scores
 from mmrl.core.keys import GroupKey
@@ -98,6 +100,30 @@ def test_of_a_long_video_eight_pairs_of_frames_are_measured_ends_included() -> N
     assert measured["motion"][0] == pytest.approx(expected, rel=1e-5)
 
 
+class Largest(TorchFunctionMode):
+    """The number of elements of the largest tensor that a function makes."""
+
+    elements = 0
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        made = func(*args, **(kwargs or {}))
+        if isinstance(made, Tensor):
+            self.elements = max(self.elements, made.numel())
+        return made
+
+
+def test_large_videos_are_measured_by_eight_frames_at_once_with_the_same_numbers() -> None:
+    videos = pictures(2, 3, 3, 160, 288).bfloat16().repeat(1, 9, 1, 1, 1)
+    with Largest() as largest:
+        measured = properties_of(rollout_of(Outputs(videos=videos), [0, 0]))
+    assert largest.elements == 8 * videos[0, 0].numel()
+    small = torch.nn.functional.interpolate(videos.flatten(0, 1).float(), (71, 128), mode="area").unflatten(0, (2, 27))
+    expected = properties_of(rollout_of(Outputs(videos=small), [0, 0]))
+    assert measured.keys() == expected.keys()
+    for name, values in expected.items():
+        torch.testing.assert_close(measured[name], values, rtol=1e-6, atol=0, equal_nan=True)
+
+
 def test_a_video_of_one_frame_has_no_motion() -> None:
     measured = properties_of(rollout_of(Outputs(videos=pictures(2, 1, 3, 8, 8)), [0, 0]))
     assert "motion" not in measured and measured["diversity"][0] > 0
@@ -171,6 +197,18 @@ def test_judgements_join_with_their_properties() -> None:
     one = Judgement(scores, (None, None), (0.0, 0.0), {"length": torch.tensor([1.0, 2.0])})
     joined = Judgement.join([one, Judgement(scores, (None, None), (0.0, 0.0))])
     torch.testing.assert_close(joined.properties["length"], torch.tensor([1, 2, math.nan, math.nan]), equal_nan=True)
+
+
+def test_judgements_join_and_are_selected_with_the_formats_of_answers() -> None:
+    scores = some_scores(torch.zeros(2, 2), torch.tensor([0, 0]))
+    length = {"length": torch.tensor([1.0, 2.0])}
+    one = Judgement(scores, (None, "it broke"), (1.0, 2.0), length, ("prose", "box"))
+    joined = Judgement.join([Judgement(scores, (None, None), (0.0, 0.0)), one])
+    assert joined.formats == (None, None, "prose", "box")
+    selected = joined.select(torch.tensor([3, 0, 2]))
+    assert selected.formats == ("box", None, "prose") and selected.properties["length"][[0, 2]].tolist() == [2.0, 1.0]
+    assert len(selected.scores.group) == 3 and selected.first_failures == (None, "it broke")
+    assert Judgement(scores, (None, None), (0.0, 0.0)).select(torch.tensor([1])).formats == ()
 
 
 def centred(values: np.ndarray, group: np.ndarray) -> np.ndarray:

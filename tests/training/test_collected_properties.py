@@ -1,5 +1,6 @@
 """The metrics of what samples are like are those of all samples of an iteration, in the order of their scores."""
 
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +9,7 @@ import pytest
 from scipy import stats
 
 from mmrl.core.config import GroupSettings
+from mmrl.parsing.answer_format import format_of
 from tests.parameters import in_one_test
 from tests.process_runs import metrics, train, write_inputs
 from tests.toy_runs import collector, stream
@@ -31,6 +33,8 @@ def test_correlations_and_means_are_those_of_a_slow_loop(groups: dict[str, Any])
     expected = stats.pearsonr(centred[:, 0], centred[:, 1]).statistic
     assert collected.metrics["follows/length"] == pytest.approx(expected, abs=1e-6)
     assert collected.metrics["follows/zeros/length"] == pytest.approx(expected, abs=1e-6)
+    forms = Counter(format_of(text) for text in collected.rollout.outputs.texts)
+    assert collected.metrics["answers/dominant_format"] == max(forms.values()) / sum(forms.values())
     lengths = [length for one in members.values() for _, length in one]
     assert collected.metrics["samples/length/mean"] == pytest.approx(np.mean(lengths))
     assert collected.metrics["samples/length/std"] == pytest.approx(np.std(lengths))

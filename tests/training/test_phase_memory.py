@@ -76,6 +76,16 @@ def test_without_a_gpu_it_is_what_the_process_holds(monkeypatch: pytest.MonkeyPa
     assert memory.end() == 1.0 and memory.highest == 5.0
 
 
+def test_beside_a_gpu_the_cpus_memory_is_counted_too(monkeypatch: pytest.MonkeyPatch, allocator: Allocator) -> None:
+    sizes = [2 * GIB, 5 * GIB]
+    monkeypatch.setattr(phase_memory, "resident_bytes", lambda: sizes.pop(0))
+    memory = PhaseMemory(torch.device("cuda"))
+    allocator.take(1)
+    memory.begin()
+    assert memory.host == 2.0
+    assert memory.end() == 1.0 and memory.highest == 1.0 and memory.host == 5.0
+
+
 def test_a_dry_run_on_a_gpu_has_the_peak_of_the_whole_run(allocator: Allocator, tmp_path: Path) -> None:
     peak = importlib.import_module("benchmarks.gpu.dry_runs").peak  # by name: for mypy it has a name without benchmarks
     log = MetricsLog(tmp_path / "metrics.jsonl")

@@ -15,6 +15,7 @@ from mmrl.training.rollouts import Collected
 from tests.parameters import in_one_test
 from tests.toy_runs import GROUP_SIZE, CountZeros, collector, stream
 
+OF_SAMPLES = ("samples/", "follows/", "answers/dominant_")  # begin names of metrics with tests of their own
 MIXED = ("bright 1", "dull 1", "bright 2", "dull 2", "bright 3", "dull 3", "bright 4", "bright 5", "bright 6")
 DROP, REFILL = GroupSettings(degenerate="drop"), GroupSettings(degenerate="refill")
 
@@ -83,7 +84,7 @@ def test_what_is_watched_of_answers_is_meant_over_all_that_were_drawn() -> None:
     lengths = [len(text.split()) for text in collected.rollout.outputs.texts]
     assert len(lengths) > 4 * 6  # with a refill
     assert collected.metrics.pop("time/reward/zeros") > 0
-    others = {name: one for name, one in collected.metrics.items() if not name.startswith(("samples/", "follows/"))}
+    others = {name: one for name, one in collected.metrics.items() if not name.startswith(OF_SAMPLES)}
     assert others == {"answers/tokens": sum(lengths) / len(lengths)}
 
 
