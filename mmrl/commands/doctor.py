@@ -57,9 +57,17 @@ def doctor(source: str, overrides: Sequence[str] = (), *, is_tiny: bool = False)
     with tempfile.TemporaryDirectory(prefix="mmrl-doctor-") as name:
         if is_tiny:
             return [*found, *_of_twins(config, Path(name))]
-        kept = [one for one in overrides if one.partition("=")[0].strip() != "iterations"]  # those of the examination
-        iterations = config_of(source, kept).iterations
+        iterations = _whole_iterations(source, overrides, config)
         return [*_of_first_iterations(source, overrides, config, Path(name) / "run", iterations), *found]
+
+
+def _whole_iterations(source: str, overrides: Sequence[str], wanted: RunConfig) -> int:
+    """Returns the iterations of the run that a config is for; those in `overrides` are of the examination."""
+    kept = [one for one in overrides if one.partition("=")[0].strip() != "iterations"]
+    try:
+        return config_of(source, kept).iterations
+    except ConfigError:  # the config leaves them to the command line
+        return wanted.iterations
 
 
 def _of_settings(source: str, config: RunConfig) -> list[Finding]:

@@ -6,6 +6,7 @@ from pathlib import Path
 from mmrl.core.config import RunConfig
 from mmrl.reporting.findings import Finding
 from mmrl.reporting.record import Record
+from mmrl.run_directory.checkpoint_files import saved
 from mmrl.run_directory.lock import RunLock
 
 LEARNED_FROM = ("reward/", "loss/", "held_out/")  # begin the names of numbers that a run cannot do without
@@ -29,7 +30,9 @@ def _ended_early(run: Path, record: Record, config: RunConfig) -> Iterator[Findi
         how, remedy = "it was stopped, and saved", f"{resume} goes on"
     else:
         how = "its process ended without a word: an error, a kill, memory, or the machine"
-        remedy = f"look at what it printed last; {resume} goes on from its newest checkpoint"
+        newest = max(saved(run / "checkpoints"), default=None)
+        begins = "begins again: nothing was saved" if newest is None else f"goes on from its checkpoint of {newest}"
+        remedy = f"look at what it printed last; {resume} {begins}"
     yield Finding(
         iteration,
         "ended_early",

@@ -4,11 +4,12 @@ import json
 from pathlib import Path
 
 import pytest
+import yaml
 from typer.testing import CliRunner
 
 from mmrl.cli import app
-from mmrl.commands.doctor import _with_names, doctor, said
-from mmrl.core.config import load_config
+from mmrl.commands.doctor import _whole_iterations, _with_names, doctor, said
+from mmrl.core.config import load_config, read_yaml
 from mmrl.core.contracts import ConfigError
 from mmrl.reporting.findings import Finding
 from tests.diagnosis.faults import POLICIES
@@ -43,6 +44,15 @@ def test_no_checkpoint_is_written_and_the_warm_up_is_that_of_the_whole_run(monke
     for warmup, is_named in ((half, False), (half + 1, True)):
         found = doctor("lab/grpo", [*short, "iterations=1", f"optimizer.warmup={warmup}"])
         assert ("warmup_too_long" in {one.name for one in found}) is is_named
+
+
+def test_the_iterations_of_the_whole_run_may_be_left_to_the_command_line(tmp_path: Path) -> None:
+    settings = {name: value for name, value in read_yaml("lab/grpo").items() if name != "iterations"}
+    own = tmp_path / "own.yaml"
+    own.write_text(yaml.safe_dump(settings))
+    config = load_config(own, ["iterations=2"])
+    assert _whole_iterations(str(own), ["iterations=2"], config) == 2
+    assert _whole_iterations("lab/grpo", ["iterations=2"], config) == load_config("lab/grpo").iterations
 
 
 def test_a_run_takes_no_settings(tmp_path: Path) -> None:

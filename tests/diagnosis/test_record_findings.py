@@ -45,6 +45,12 @@ def test_a_run_that_ended_early_is_named_with_how(summary: dict[str, Any] | None
     assert (f"mmrl train --resume {tmp_path}" in one.remedy) is not (summary or {}).get("is_complete", False)
 
 
+def test_a_run_without_a_checkpoint_begins_again(tmp_path: Path) -> None:
+    assert "begins again" in findings(tmp_path, config(), LINES)[0].remedy
+    (tmp_path / "checkpoints" / "000002").mkdir(parents=True)
+    assert "goes on from its checkpoint of 2" in findings(tmp_path, config(), LINES)[0].remedy
+
+
 def test_nothing_is_said_of_a_whole_run_and_of_one_that_trains(tmp_path: Path) -> None:
     assert findings(tmp_path, config(iterations=2), LINES) == []
     lock = RunLock(tmp_path, this_process())
