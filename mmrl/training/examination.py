@@ -21,6 +21,7 @@ from mmrl.training.update import OldSource, Updater, micro_batches, select_group
 
 GROUPS = 8  # that are examined
 CALLS = 8  # that are evaluated one by one
+OF_RECORDED = ("doctor/ratio/mean", "doctor/ratio/std", "doctor/ratio/largest")  # of the ratio itself, not its parts
 RATIO, GRADIENT = 0, 1  # iterations of the two parts: a new LoRA has a gradient in all its tensors from the second on
 
 Ratios = dict[str, Tensor]  # log-ratios of decisions by what they compare
@@ -48,13 +49,20 @@ class Examination:
         kept: Sequence[int],
         old: OldSource,
         iteration: int,
+        *,
+        brings_old: bool = False,
     ) -> dict[str, float]:
-        """Returns the metrics of an iteration before its optimizer steps; names begin with `doctor/`."""
+        """Returns the metrics of an iteration before its optimizer steps; names begin with `doctor/`.
+
+        `brings_old`: the data brings old log-probs, of another policy, to which the ratio is off 1 by right.
+        """
         if updater.processes.is_sharded or iteration not in (RATIO, GRADIENT):
             return {}
         with _as_it_was(updater):
             if iteration == RATIO:
-                return _inputs(updater, rollout) | self._ratios(updater, collected, batch)
+                ratios = self._ratios(updater, collected, batch)
+                left_out = OF_RECORDED if brings_old else ()
+                return _inputs(updater, rollout) | {name: ratios[name] for name in ratios if name not in left_out}
             return self._gradients(updater, rollout, batch, kept[:GROUPS], old)
 
     def after(
@@ -85,12 +93,9 @@ class Examination:
         recorded = everywhere.pop("recorded", torch.zeros(0))
         if not len(recorded):
             return {}
-        return {
-            "doctor/ratio/mean": _size(recorded),
-            "doctor/ratio/std": float(recorded.std(correction=0)),
-            "doctor/ratio/largest": float(recorded.abs().max()),
-            **{f"doctor/ratio/{name}": _size(values) for name, values in everywhere.items()},
-        }
+        whole = _size(recorded), float(recorded.std(correction=0)), float(recorded.abs().max())
+        parts = {f"doctor/ratio/{name}": _size(values) for name, values in everywhere.items()}
+        return {**dict(zip(OF_RECORDED, whole, strict=True)), **parts}
 
     @torch.no_grad()
     def _log_ratios(

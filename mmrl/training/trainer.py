@@ -428,7 +428,17 @@ class Trainer:
             old = "recorded" if refilled.num_replayed and old == "itself" else old
         parts, examined = minibatches(kept, updates, self.config.seed, iteration), dict[str, float]()
         if self.examination is not None:
-            before = partial(self.examination.before, updater, collected, rollout, batch, kept, old, iteration)
+            before = partial(
+                self.examination.before,
+                updater,
+                collected,
+                rollout,
+                batch,
+                kept,
+                old,
+                iteration,
+                brings_old=self.brings_old,
+            )
             examined = self._in_memory(updater, before)
         steps, norms = self._steps(updater, parts, iteration, rollout, batch, old)
         if self.examination is not None:

@@ -1,6 +1,7 @@
 """The examination measures what is planted, and leaves a run as it was."""
 
 import json
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
@@ -27,6 +28,17 @@ def test_the_first_factor_of_a_new_adapter_waits_for_the_second() -> None:
     assert [name for name in new if _waits(name, new)] == ["q.lora_A.w"]
     moved = new | {"q.lora_B.w": torch.ones(2, 2)}
     assert not any(_waits(name, moved) for name in moved)
+
+
+def test_the_ratio_to_log_probs_that_the_data_brings_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    ratios = {"doctor/ratio/mean": 5.5, "doctor/ratio/std": 1.0, "doctor/ratio/largest": 9.0, "doctor/ratio/alone": 0.1}
+    monkeypatch.setattr(Examination, "_ratios", lambda *given: ratios)
+    monkeypatch.setattr("mmrl.training.examination._inputs", lambda *given: {})
+    monkeypatch.setattr("mmrl.training.examination._as_it_was", nullcontext)
+    updater: Any = SimpleNamespace(processes=SimpleNamespace(is_sharded=False))
+    given: Any = (updater, None, None, None, [], "recorded", 0)
+    assert Examination(0).before(*given, brings_old=True) == {"doctor/ratio/alone": 0.1}
+    assert Examination(0).before(*given) == ratios
 
 
 def log_of(folder: Path, *settings: str, config: str, examination: Examination | None) -> list[dict[str, Any]]:
