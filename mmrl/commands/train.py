@@ -143,8 +143,9 @@ def _train(
             if resume:  # only now: settings that fail must not stay in the run directory
                 start.update_config(path, config)
             trainer.settings = settings_kept
-            trainer.watch = Watch(path, config)
-            trainer.watch.open(kept)
+            if examination is None:  # else the doctor says it all at the end
+                trainer.watch = Watch(path, config)
+                trainer.watch.open(kept)
         is_complete = trainer.train()
     summary = summary_of(trainer, is_complete)
     has_numbers = is_complete or trainer.progress.iteration > 0 or trainer.progress.evaluated is not None

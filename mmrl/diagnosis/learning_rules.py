@@ -5,26 +5,63 @@ import math
 from mmrl.diagnosis.history import History
 from mmrl.diagnosis.symptoms import Rule, Symptom
 
+HELD = 0.2, 10.0  # mean |log ratio| of one iteration that is too far: nats of tokens; clip ranges of other decisions
+LEAST = 1e-4, 2e-3  # that is next to nothing
+LITTLE = {"temperature": 0.3, "noise_level": 0.05}  # settings of samplers below which samples hardly differ
+
 
 def _learning_rate_too_high(history: History) -> Symptom | None:
     """On the labs a healthy mean |log ratio| of tokens is 0.01 to 0.06 nats; 10 times the rate gives 0.29, 30 times
-    1.2. At 0.2 the mean token has left the usual clip range."""
-    step, clip = history.first("doctor/step/log_ratio", 1), history.config.loss.get("clip_low")
-    if "policy/entropy" in history.values:  # of tokens
-        size, unit, usual = max(history.mean("loss/log_ratio_size", 1) or 0.0, step or 0.0), 1.0, 0.2
-    else:  # in units of the clip range: 0.8 and 2 on the labs, 26 to 190 at 10 to 30 times their rate
-        size, unit, usual = step or 0.0, clip if isinstance(clip, float) else math.inf, 10.0
-    if size / unit < usual:
+    1.2. At 0.2 the mean token has left the usual clip range. In units of the clip range 0.8 and 2 are healthy, 26 to
+    190 are at 10 to 30 times the rate."""
+    step, (unit, is_of_tokens) = history.first("doctor/step/log_ratio", 1), _unit(history)
+    size = max(history.mean("loss/log_ratio_size", 1) or 0.0 if is_of_tokens else 0.0, step or 0.0)
+    usual = HELD[0 if is_of_tokens else 1] * unit
+    if size < usual:
         return None
-    rate = history.config.optimizer.learning_rate
+    rate, factor = history.config.optimizer.learning_rate, size / (usual / 5)
+    by = "3 to 10" if factor < 30 else f"{10 ** math.floor(math.log10(factor) + 0.5):g}"
+    little = [
+        f"sampler.{name} (it is {value:g})"
+        for name, least in LITTLE.items()
+        if isinstance(value := history.config.sampler.get(name), int | float) and value < least
+    ]
+    first = f"raise {little[0]} first: samples that hardly differ make each step large; then " if little else ""
     return Symptom(
         "warning",
-        f"one iteration moved the log-prob of each decision by {size:.2g} on average, where {usual * unit / 5:.2g} is "
+        f"one iteration moved the log-prob of each decision by {size:.2g} on average, where {usual / 5:.2g} is "
         "usual: the steps are far larger than what the clip range can hold",
         size,
-        f"lower optimizer.learning_rate (it is {rate:g}) by 3 to 10 and begin again: a model that broke does not come "
-        "back; fewer updates.epochs or updates.minibatches also help",
+        f"{first}lower optimizer.learning_rate (it is {rate:g}) by {by} and begin again: a model that broke does not "
+        "come back; fewer updates.epochs or updates.minibatches also help",
     )
+
+
+def _learning_rate_too_low(history: History) -> Symptom | None:
+    """The healthy labs move tokens by 0.005 nats and more, images by 0.8 clip ranges; at 1e-4 of their rate 3e-6."""
+    settings, steps = history.config.optimizer, history.mean("optimizer/steps", 1)
+    now, norm = (history.mean(f"optimizer/{name}", 1) for name in ("learning_rate", "grad_norm"))
+    if not now or not norm or now < settings.learning_rate / 2 or history.iteration <= settings.warmup:
+        return None
+    step, (unit, is_of_tokens) = history.first("doctor/step/log_ratio", 1), _unit(history)
+    size = step if settings.warmup == 0 else None
+    if steps is not None and steps >= 2:  # before the first one the ratio is 1
+        size = history.mean("loss/log_ratio_size", 1)
+    if size is None or not math.isfinite(unit) or size >= LEAST[0 if is_of_tokens else 1] * unit:
+        return None
+    return Symptom(
+        "warning",
+        f"one iteration moves the log-prob of each decision by {size:.2g} on average: the policy stays as it was",
+        size,
+        f"raise optimizer.learning_rate (it is {settings.learning_rate:g}) by 10 to 100",
+    )
+
+
+def _unit(history: History) -> tuple[float, bool]:
+    """Returns the unit of log-ratios, and whether they are those of tokens: 1 nat, or else the clip range."""
+    clip = history.config.loss.get("clip_low")
+    is_of_tokens = "policy/entropy" in history.values
+    return 1.0 if is_of_tokens else clip if isinstance(clip, float) else math.inf, is_of_tokens
 
 
 def _never_clips(history: History) -> Symptom | None:
@@ -134,6 +171,7 @@ def _both_fall(history: History) -> Symptom | None:
 
 RULES: dict[str, Rule] = {
     "learning_rate_too_high": _learning_rate_too_high,
+    "learning_rate_too_low": _learning_rate_too_low,
     "never_clips": _never_clips,
     "always_clips": _always_clips,
     "entropy_collapsed": _entropy_collapsed,

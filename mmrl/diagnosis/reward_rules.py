@@ -1,10 +1,14 @@
 """What rewards and groups say, and what the held-out score makes of it."""
 
+import math
+from statistics import fmean, pvariance
+
 from mmrl.core.config import Plugin, RunConfig, label_of
 from mmrl.diagnosis.history import History
 from mmrl.diagnosis.symptoms import Rule, Symptom
 
 HELD_OUT = "held_out/score"
+LONG = 20  # iterations, below which nothing is said of a reward that does not rise
 LOST = 0.07  # of a held-out score, in spreads of its samples: the least that counts; 0.03 of a score of 0 and 1
 UNKNOWN = 0.45  # such a spread, where no evaluation logged it
 ERRORS = 1.5  # standard errors of a score before that: the same prompts from the same noise differ by less
@@ -25,18 +29,55 @@ def _reward_fell(history: History) -> Symptom | None:
     )
 
 
+def _reward_flat(history: History) -> Symptom | None:
+    """Thirds of the run are compared by their means; on healthy labs the last is 5 to 15 standard errors higher."""
+    config, means = history.config, [value for _, value in history.values.get("reward/mean", [])]
+    scores = [value for _, value in history.values.get(HELD_OUT, [])]
+    alike, groups = history.mean("groups/degenerate", 3), config.groups
+    if (
+        len(means) < max(LONG, config.iterations / 2)
+        or alike is None
+        or alike > 0.5  # of which other findings tell
+        or _is_scheduled(history)
+        or config.prompts.curriculum is not None
+        or groups.mean_between is not None  # prompts that are neither known nor out of reach
+        or str(config.sampler.get("name")).startswith("given")  # rewards of the data
+        or (len(scores) > 1 and scores[-1] > scores[0] + noise_of(history) / 2)
+    ):
+        return None
+    third = len(means) // 3
+    first, last = means[:third], means[-third:]
+    error = math.sqrt((pvariance(first) + pvariance(last)) / third)
+    if fmean(last) > fmean(first) + 2 * error:
+        return None
+    return Symptom(
+        "warning",
+        f"the reward was {fmean(first):.3g} in the first third of {len(means)} iterations and is {fmean(last):.3g} in "
+        f"the last, with {error:.2g} of noise between them: it does not rise",
+        fmean(last) - fmean(first),
+        "look whether a better sample has a better reward (`mmrl score`); `mmrl doctor CONFIG` says whether groups "
+        "agree on a direction and how large the steps are; then raise optimizer.learning_rate, group_size or "
+        "prompts_per_iteration",
+    )
+
+
 def _held_out_fell(history: History) -> Symptom | None:
     scores = history.values.get(HELD_OUT, [])
     if len(scores) < 2 or scores[-1][1] >= scores[0][1] - noise_of(history):
         return None
-    lost = scores[-1][1] - scores[0][1]
+    lost, at = scores[-1][1] - scores[0][1], max(scores, key=lambda pair: pair[1])[0]
+    best = (
+        "nothing that was trained is better than the model before"
+        if at == 0
+        else (f"iteration {at} was best: `mmrl export RUN --checkpoint best` takes it where it was saved")
+    )
     return Symptom(
         "warning",
         f"the held-out score went from {scores[0][1]:.3g} before training to {scores[-1][1]:.3g}: what is learned "
         "harms what is evaluated",
         lost,
         "look at the samples; lower optimizer.learning_rate where they are noise, change the reward where they are "
-        "what it pays for; `mmrl export RUN --checkpoint best` takes what was best before",
+        f"what it pays for; {best}",
     )
 
 
@@ -111,9 +152,11 @@ def _reward_constant(history: History) -> Symptom | None:
     taught = history.mean("groups/degenerate", 3)  # what learns from data needs no spread
     if spread is None or spread > 1e-9 or (taught is not None and taught < 1):
         return None
+    names, value = ", ".join(sorted(counted_rewards(history.config))), history.mean("reward/mean", 1)
     return Symptom(
         "warning",
-        "every sample of three iterations has the same reward: there is no gradient",
+        f"{names} gave every sample of three iterations the same reward"
+        f"{'' if value is None else f', {value:.3g}'}: there is no gradient",
         spread,
         "look at three samples and their rewards (`mmrl score`); often answers cannot be read, or a reward is capped",
     )
@@ -140,9 +183,10 @@ def _rewards_fail(history: History) -> Symptom | None:
         return None
     return Symptom(
         "warning",
-        f"{failed:.3g} of {size} samples of an iteration could not be judged",
+        f"{100 * failed / size:.0f}% of the samples of an iteration could not be judged",
         failed / size,
-        "each failure's reason stands in the log; scoring.max_failed_share ends a run above its share",
+        "the first reason of each reward is printed when it comes; look whether it can judge empty or broken outputs; "
+        "scoring.max_failed_share ends a run above its share",
     )
 
 
@@ -159,6 +203,7 @@ def _groups_missing(history: History) -> Symptom | None:
 
 
 RULES: dict[str, Rule] = {
+    "reward_flat": _reward_flat,
     "reward_fell": _reward_fell,
     "held_out_fell": _held_out_fell,
     "reward_hacked": _reward_hacked,

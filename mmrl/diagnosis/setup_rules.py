@@ -51,6 +51,25 @@ def _warmup_too_long(history: History) -> Symptom | None:
     )
 
 
+def _average_lags(history: History) -> Symptom | None:
+    """Of the weights before training an average of n steps still has decay^n."""
+    config = history.config
+    if config.averaging is None or not history.iteration:
+        return None
+    steps = config.iterations * config.updates.epochs * config.updates.minibatches
+    left = config.averaging.decay**steps
+    if left <= 0.5:
+        return None
+    return Symptom(
+        "warning",
+        f"the average that is evaluated and exported will be {100 * left:.0f}% the model before training after the "
+        f"{steps} steps of the run: what is learned hardly shows",
+        left,
+        f"lower averaging.decay (it is {config.averaging.decay:g}) until 1 / (1 - decay) is a tenth of the steps, or "
+        "averaging: null",
+    )
+
+
 def _samples_stale(history: History) -> Symptom | None:
     """Effective sample size of importance weights: below a half, most samples count for nothing."""
     size, cut = (history.mean(f"engine/{name}", 3) for name in ("effective", "truncated"))
@@ -69,5 +88,6 @@ def _samples_stale(history: History) -> Symptom | None:
 RULES: dict[str, Rule] = {
     "rollouts_worse_than_evaluation": _rollouts_worse_than_evaluation,
     "warmup_too_long": _warmup_too_long,
+    "average_lags": _average_lags,
     "samples_stale": _samples_stale,
 }

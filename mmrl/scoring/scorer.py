@@ -145,6 +145,7 @@ class Scorer:
     mix: Mix | None = None  # None: the weighted sum
     patience: Patience = field(default_factory=Patience, compare=False, repr=False)
     _outside: set[str] = field(default_factory=set, init=False, compare=False, repr=False)  # rewards warned of
+    _failed: set[str] = field(default_factory=set, init=False, compare=False, repr=False)  # rewards warned of
 
     def __post_init__(self) -> None:
         if not self.names or len(set(self.names)) != len(self.names):
@@ -323,11 +324,19 @@ class Scorer:
         """
         too_many = too_many_failed(scores, self.max_failed_share)
         if too_many is None:
+            self._warn_failed(first_failures)
             return
         pairs = zip(self.terms, first_failures, strict=False)
         known = next((message for term, message in pairs if message and term.counts), None)
         first = f"; first failure: {known}" if known else ""
         raise UnjudgedError(f"{where}{too_many}{first}") from raised(known)
+
+    def _warn_failed(self, first_failures: Sequence[str | None]) -> None:
+        """Warns, once for each reward, of why it could not judge the first sample that it failed on."""
+        for term, failure in zip(self.terms, first_failures, strict=False):
+            if failure and term.name not in self._failed:
+                self._failed.add(term.name)
+                log.warning("left out of its group, as further ones that cannot be judged: %s", failure)
 
     def score_in_graph(self, rollout: Rollout, outputs: Outputs, rows: Tensor, iteration: int) -> Tensor:
         """Returns the weighted sum of the rewards [N] for media made anew for the samples `rows` [N], with its

@@ -61,6 +61,18 @@ WARM = ("sampler.temperature=2.0", "sampler.max_tokens=64")
 
 FAULTS = (
     Fault(
+        "learning_rate_too_low",
+        "a newcomer's first run, whose reward stayed as it was: the rate of another optimizer",
+        ("optimizer.learning_rate=1e-8",),
+        (Lab("lab/grpo"), Lab("lab/flow_grpo")),
+    ),
+    Fault(
+        "average_lags",
+        "an average of diffusion models, 0.9999, in a run of some hundred steps",
+        ("averaging.decay=0.9999",),
+        (Lab("lab/flow_grpo"), Lab("lab/dapo")),
+    ),
+    Fault(
         "learning_rate_too_high",
         "docs/curves.md, rate; flow_grpo issue 212: hacked within 10 steps at 1e-4, not at 6e-5",
         ("optimizer.learning_rate=3e-3",),
@@ -244,7 +256,7 @@ FAULTS = (
     Fault(
         "warmup_too_long",
         "Search-R1 issue 28: a warm-up of 0.95 of the run; prime-rl issue 968: of all of it",
-        ("optimizer.warmup=3",),
+        ("optimizer.warmup=60",),
         (Lab("lab/grpo"), Lab("lab/mix_grpo")),
     ),
     Fault(

@@ -81,6 +81,28 @@ def planted(config: RunConfig, **curves: list[float]) -> History:
             {"loss__log_ratio_size": [0.03], "policy__entropy": [1.0]},
         ),
         (
+            "learning_rate_too_low",
+            {
+                "loss__log_ratio_size": [3e-6] * 2,
+                "policy__entropy": [1.0] * 2,
+                "optimizer__steps": [4.0] * 2,
+                "optimizer__learning_rate": [1e-4] * 2,
+                "optimizer__grad_norm": [0.7] * 2,
+            },
+            {
+                "loss__log_ratio_size": [5e-3] * 2,
+                "policy__entropy": [1.0] * 2,
+                "optimizer__steps": [4.0] * 2,
+                "optimizer__learning_rate": [1e-4] * 2,
+                "optimizer__grad_norm": [0.7] * 2,
+            },
+        ),
+        (
+            "reward_flat",
+            {"reward__mean": [0.4, 0.5] * 25, "groups__degenerate": [0.1] * 50},
+            {"reward__mean": [0.4, 0.5] * 8 + [0.5, 0.6] * 17, "groups__degenerate": [0.1] * 50},
+        ),
+        (
             "reward_fell",
             {"reward__mean": [0.42, 0.0, 0.0, 0.0], "reward__std": [0.36, 0.01, 0.0, 0.0]},
             {"reward__mean": [0.42, 0.2, 0.3, 0.4], "reward__std": [0.36, 0.3, 0.3, 0.3]},
@@ -199,6 +221,38 @@ def test_groups_that_are_alike_since_all_is_learned_are_a_note() -> None:
     learned = findings_of(planted(config_of(), **curves, reward__mean=[0.4, 0.9, 0.95]))
     stuck = findings_of(planted(config_of(), **curves, reward__mean=[0.4, 0.45, 0.4]))
     assert [one.severity for one in (*learned, *stuck)] == ["note", "warning"]
+
+
+def test_an_average_that_lags_behind_the_whole_run_is_named() -> None:
+    for decay, left in ((0.999, "67%"), (0.9, None)):  # 400 steps
+        found = findings_of(planted(config_of(averaging__decay=decay), reward__mean=[0.4]))
+        assert [one.name for one in found] == ["average_lags"] * (left is not None)
+        assert left is None or left in found[0].cause
+
+
+def test_steps_are_judged_after_the_warm_up_and_while_the_rate_is_high() -> None:
+    curves = {"optimizer__grad_norm": [0.7], "optimizer__steps": [4.0], "policy__entropy": [1.0]}
+    for warmup, rate, is_named in ((0, 1e-4, True), (1, 1e-4, False), (0, 1e-5, False)):
+        config = config_of(optimizer__warmup=warmup, optimizer__learning_rate=1e-4)
+        found = findings_of(planted(config, **curves, optimizer__learning_rate=[rate], loss__log_ratio_size=[1e-6]))
+        assert ("learning_rate_too_low" in {one.name for one in found}) is is_named
+
+
+def test_a_rate_that_is_far_too_high_says_by_how_much_and_what_makes_it_so() -> None:
+    for setting, size, words in ((0.05, 1.2, "raise sampler.temperature (it is 0.05)"), (1.0, 40.0, "by 1000 and")):
+        (found,) = findings_of(
+            planted(config_of(sampler__temperature=setting), loss__log_ratio_size=[size], policy__entropy=[1.0])
+        )
+        assert words in found.remedy
+
+
+def test_the_best_checkpoint_is_named_only_where_one_beats_the_model_before() -> None:
+    for scores, words in (((0.8, 0.3, 0.2), "nothing that was trained"), ((0.8, 0.9, 0.2), "iteration 10 was best")):
+        history = History(config_of())
+        for number, score in enumerate(scores):
+            history.add(10 * number, {"held_out/score": score})
+        (found,) = [one for one in findings_of(history) if one.name == "held_out_fell"]
+        assert words in found.remedy
 
 
 def test_one_step_for_each_rollout_clips_nothing_and_that_is_right() -> None:
