@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
@@ -71,6 +72,8 @@ def evaluate_suites(wanted: Wanted, names: Sequence[str]) -> list[dict[str, Any]
         raise ConfigError(f"--data is the data of one suite; give one --suite, got {len(suites)}")
     if wanted.is_tiny and is_run(wanted.source):
         raise ConfigError(f"--tiny tries a config on random twins, and {wanted.source} is a run; leave out --tiny")
+    if wanted.is_tiny and wanted.limit is not None:
+        raise ConfigError(f"--tiny tries {TINY_PROMPTS} prompts of each data set; leave out --limit")
     refuse_others(wanted.source, wanted.overrides)
     return [_evaluated(wanted, suite) for suite in suites]
 
@@ -167,6 +170,8 @@ def _carded(
     with processes.lockstep():
         if processes.is_main:
             suite_card.write(card, folder)
+            if wanted.out is not None or not wanted.is_tiny:
+                print(f"the card and all samples: {folder}", file=sys.stderr)
     return card
 
 

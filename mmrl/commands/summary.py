@@ -37,12 +37,6 @@ class Outcome:
                 f"\nnothing could be learned in {idle} of {self.summary['iterations']} iterations: in every group all "
                 "samples scored alike; see the rewards in the report, and what the samples look like"
             )
-        if 2 * (falling := self.summary.get("falling_iterations", 0)) >= self.summary["iterations"] > 0:
-            where += (
-                f"\nin {falling} of {self.summary['iterations']} iterations chosen and rejected samples were both "
-                "less likely than under the reference: see `loss/chosen` and `loss/rejected` in the metrics; "
-                "a smaller learning_rate or a larger beta of the loss holds them"
-            )
         if held_out["before"] is None:
             return f"{self.summary['iterations']} iterations in {seconds:.0f} s of training; {where}"
         change = f"held-out {held_out['name']} {held_out['before']:.3f} -> {held_out['after']:.3f}"
@@ -57,6 +51,8 @@ class Outcome:
         better = better_iteration(held_out["best"], held_out["best_iteration"], held_out["after"])
         if better is None:
             return ""
+        if held_out["before"] is not None and held_out["best"] <= held_out["before"]:
+            return f"\nno iteration was better than the model before training: mmrl doctor {self.folder}"
         if held_out["best_iteration"] not in checkpoint_files.saved(self.folder / "checkpoints"):
             return f"\n{better}; it was not saved (checkpoint.every is 0)"
         return f"\n{better}: mmrl export {self.folder} --checkpoint best"
@@ -92,7 +88,6 @@ def summary_of(trainer: "Trainer", is_complete: bool) -> dict[str, Any]:
         },
         "iterations": progress.iteration,
         "idle_iterations": progress.idle,
-        "falling_iterations": progress.falling,
         "is_complete": is_complete,
         "train_seconds": round(progress.train_seconds, 3),
         "network_calls": progress.network_calls,

@@ -310,6 +310,8 @@ def _report_better(trainer: Trainer) -> None:
     better = better_iteration(now.best, now.best_iteration, now.latest)
     if better is None or now.best_iteration not in checkpoint_files.saved(trainer.folder / "checkpoints"):
         return
+    if now.before is not None and now.best is not None and now.best <= now.before:
+        return  # the model before training was better than all
     log.warning(
         "these are the last weights, of iteration %d, with %.3f on the held-out prompts; "
         "%s: --checkpoint best takes it",

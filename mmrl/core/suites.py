@@ -57,7 +57,7 @@ class SuiteSettings(Settings):
     title: Annotated[str, Field(min_length=2)]
     source: Annotated[str, Field(min_length=5)]  # who published it: authors, year, title, arXiv id
     kind: Kind  # what a policy must make to be tested by it
-    data: Annotated[str, Field(min_length=5)]  # where the data is published, and under which licence if it is known
+    data: Annotated[str, Field(min_length=1)]  # where the data is published, and under which licence if it is known
     # A data set, or several that are joined. Paths are those of the published files, which --data finds in a folder.
     prompts: DatasetSettings | Annotated[tuple[DatasetSettings, ...], Field(min_length=1)]
     samples_per_prompt: Positive = 1

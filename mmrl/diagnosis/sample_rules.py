@@ -171,7 +171,7 @@ def _emptier(history: History) -> Symptom | None:
     return Symptom(
         "warning",
         f"the less there is in a picture, the higher the reward: within groups its correlation with sharpness is "
-        f"{sharp:.2f}, with saturation {colour:.2f}; the policy will learn to make empty pictures",
+        f"{sharp:.2f}, with saturation {colour:.2f}; the policy may learn to make empty pictures",
         sharp,
         "look at the best and the worst samples of some groups; weigh the reward less, cap it (clip_range), or add one "
         "that asks for what the prompt says",

@@ -26,7 +26,6 @@ class Progress:
     best: float | None = None
     best_iteration: int | None = None
     idle: int = 0  # iterations in which nothing could be learned: all samples of every group scored alike
-    falling: int = 0  # iterations in which the chosen and rejected samples of a loss of pairs were both less likely
     stuck: int = 0  # iterations in a row, to the last one, without one finite gradient
     evaluated: int | None = None  # iteration of the last evaluation
     stalled: int = 0  # evaluations in a row, to the last one, without a new best held-out score

@@ -1,7 +1,7 @@
 """Diverged training: noticed before its weights are saved, and reported with the last good checkpoint."""
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import torch
@@ -32,15 +32,6 @@ def stuck_for(before: int, norms: Iterable[Tensor], *, may_scale: bool) -> int:
     """
     are_finite = [math.isfinite(float(norm)) for norm in norms]
     return before + 1 if are_finite and not any(are_finite) and not may_scale else 0
-
-
-def both_fell(metrics: Mapping[str, float]) -> bool:
-    """Returns whether the chosen and the rejected samples of a loss of pairs became less likely than under its anchor.
-
-    Ren and Sutherland 2024, "Learning Dynamics of LLM Finetuning", arXiv 2407.10490, section 4: pushed down where it is
-    unlikely already, a rejected sample takes the chosen one with it. False for a loss without pairs.
-    """
-    return metrics.get("loss/chosen", 0.0) < 0 and metrics.get("loss/rejected", 0.0) < 0
 
 
 def norm_metrics(norms: Sequence[Tensor]) -> dict[str, float]:

@@ -39,7 +39,7 @@ from mmrl.system.versions import version_of
 from mmrl.training import checkpoint, group_records
 from mmrl.training.callbacks import CallbackError, Callbacks, Event, TrainControl, TrainState, frozen
 from mmrl.training.checkpoint import Checkpoint
-from mmrl.training.divergence import MAX_STUCK, both_fell, check_weights, diverged, norm_metrics, stuck_for
+from mmrl.training.divergence import MAX_STUCK, check_weights, diverged, norm_metrics, stuck_for
 from mmrl.training.engine_watch import EngineWatch
 from mmrl.training.examination import Examination
 from mmrl.training.held_out import EvaluationStopped, Evaluator, save_samples
@@ -140,7 +140,6 @@ class Trainer:
             metrics = self._iterated(now.iteration)
             now.iteration += 1
             now.idle += int(metrics["groups/degenerate"] == 1)
-            now.falling += int(both_fell(metrics))
             now.add_kl(metrics.get("loss/kl"))
             metrics["time/iteration"] = time.perf_counter() - started
             with self.processes.lockstep():

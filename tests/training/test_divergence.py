@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from mmrl.core.contracts import DivergedError, RunError
 from mmrl.training import checkpoint
-from mmrl.training.divergence import both_fell, check_weights, norm_metrics, stuck_for
+from mmrl.training.divergence import check_weights, norm_metrics, stuck_for
 from mmrl.training.processes import Processes
 from tests.parameters import in_one_test
 from tests.toy_runs import toy
@@ -117,8 +117,3 @@ def test_a_model_that_is_broken_from_the_start_has_not_diverged(tmp_path: Path) 
     run.trainer.policy.rollout = broken  # type: ignore[method-assign, assignment]
     with pytest.raises(DivergedError, match=r"^no token can be drawn$"):
         run.trainer.train()
-
-
-def test_both_fell_is_said_of_losses_of_pairs_alone() -> None:
-    assert both_fell({"loss/chosen": -0.1, "loss/rejected": -0.7})
-    assert not both_fell({"loss/chosen": 0.1, "loss/rejected": -0.7}) and not both_fell({"loss/total": -1.0})
