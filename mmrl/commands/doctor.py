@@ -21,6 +21,7 @@ from mmrl.reporting.findings import SEVERITIES, Finding
 from mmrl.reporting.metrics_log import MetricsLog
 from mmrl.reporting.prompt_groups import read_groups
 from mmrl.reporting.record import read_record
+from mmrl.reporting.samples import read_snapshot, saved_iterations
 from mmrl.run_directory import start
 from mmrl.system.errors import UnjudgedError
 from mmrl.training.examination import Examination
@@ -30,6 +31,8 @@ HELD_OUT_PROMPTS = 64  # that are evaluated, at most: an examination need not kn
 SHORT_EVALUATION = ("evaluation.every=0", "evaluation.stop_after=null", "evaluation.saved_samples=0")
 WIDTH = 110  # characters of a line
 NAMED = 5  # tensors without gradient
+OF_ANSWERS = ("answers_unreadable", "answers_unfinished", "reward_constant", "groups_without_spread")
+SHOWN = 120  # characters of a question or an answer
 # Begin the names of what an examination of random twins says nothing of.
 OF_MODELS = ("doctor/gradient/", "doctor/step/", "doctor/prompts/", "doctor/images/")
 
@@ -51,7 +54,8 @@ def doctor(source: str, overrides: Sequence[str] = (), *, is_tiny: bool = False)
             raise ConfigError(f"{source} is a run: its log is read, so it takes neither settings nor --tiny")
         record, config = read_record(folder), load_config(folder / "config.yaml")
         of_log = all_findings(History.of_record(record, config))
-        return [*of_log, *without_spread(read_groups(folder)), *of_record(folder, record, config)]
+        found = [*of_log, *without_spread(read_groups(folder)), *of_record(folder, record, config)]
+        return [_with_answer(one, folder) for one in found]
     config = config_of(source, overrides)
     found = _of_settings(source, config)
     with tempfile.TemporaryDirectory(prefix="mmrl-doctor-") as name:
@@ -132,7 +136,8 @@ def _of_first_iterations(
     skipped, steps = (history.mean(f"optimizer/{name}", fewest=1) for name in ("skipped", "steps"))
     if skipped and skipped == steps and config.precision != "float16":  # whose scale skips its first steps
         ended = [_never_finite(history)]
-    return [*ended, *(_with_names(one, examination.without_gradient) for one in all_findings(history))]
+    named = (_with_names(one, examination.without_gradient) for one in all_findings(history))
+    return [*ended, *(_with_answer(one, run) for one in named)]
 
 
 def _with_names(finding: Finding, names: Sequence[str]) -> Finding:
@@ -141,6 +146,21 @@ def _with_names(finding: Finding, names: Sequence[str]) -> Finding:
         return finding
     listed = ", ".join(names[:NAMED]) + (", ..." if len(names) > NAMED else "")
     return replace(finding, cause=f"{finding.cause}: {listed}")
+
+
+def _with_answer(finding: Finding, run: Path) -> Finding:
+    """Returns a finding on answers with one that was saved of the newest rollouts; any other finding as it is."""
+    saved = saved_iterations(run, "rollouts") if finding.name in OF_ANSWERS else {}
+    if not saved:
+        return finding
+    newest = max(saved)
+    texts = ((one.question, one.text) for one in read_snapshot(newest, saved[newest]).samples if one.text is not None)
+    question, text = next(texts, (None, ""))
+    if question is None:
+        return finding
+    question, text = (part if len(part) <= SHOWN else f"{part[:SHOWN]}..." for part in (question, text))
+    shown = f"an answer of iteration {newest} to {question!r} is {text!r}"
+    return replace(finding, cause=f"{finding.cause}; {shown}")
 
 
 def _never_finite(history: History) -> Finding:

@@ -23,10 +23,10 @@ def _answers_unreadable(history: History) -> Symptom | None:
         return None
     return Symptom(
         "warning",
-        f"only {100 * share:.0f}% of the answers can be read as an action",
+        f"{100 * share:.0f}% of the answers can be read as an action",
         share,
-        "look at three answers in samples/, then change modality.dialect, modality.instructions or the prompt's "
-        "template; a model that never writes the format needs examples first (SFT)",
+        "look at three answers (a run's report shows them), then change modality.dialect, modality.instructions or the "
+        "prompt's template; a model that never writes the format needs examples first (SFT)",
     )
 
 

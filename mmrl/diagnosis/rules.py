@@ -18,11 +18,11 @@ from mmrl.diagnosis.history import History
 from mmrl.diagnosis.symptoms import Rule
 from mmrl.reporting.findings import Finding
 
-RULES: dict[str, Rule] = {
+RULES: dict[str, Rule] = {  # what causes others first
     **learning_rules.RULES,
+    **answer_rules.RULES,
     **reward_rules.RULES,
     **balance_rules.RULES,
-    **answer_rules.RULES,
     **time_rules.RULES,
     **setup_rules.RULES,
     **examination_rules.RULES,

@@ -8,7 +8,7 @@ import yaml
 from typer.testing import CliRunner
 
 from mmrl.cli import app
-from mmrl.commands.doctor import _whole_iterations, _with_names, doctor, said
+from mmrl.commands.doctor import _with_answer, _with_names, doctor, said
 from mmrl.core.config import load_config, read_yaml
 from mmrl.core.contracts import ConfigError
 from mmrl.reporting.findings import Finding
@@ -34,6 +34,17 @@ def test_json_alone_stands_on_stdout_and_a_fatal_finding_exits_with_1() -> None:
     found = json.loads(done.stdout)
     assert done.exit_code == 1 and {one["severity"] for one in found} >= {"fatal"}
     assert set(found[0]) == {"iteration", "name", "severity", "cause", "value", "remedy"}
+
+
+def test_a_finding_on_answers_shows_one(tmp_path: Path) -> None:
+    (tmp_path / "rollouts" / "000002").mkdir(parents=True)
+    entry = {"prompt": "click OK", "seed": 0, "scores": {}, "text": "x" * 200}
+    (tmp_path / "rollouts" / "000002" / "samples.json").write_text(json.dumps({"kind": "text", "samples": [entry]}))
+    one = Finding(2, "answers_unreadable", "warning", "none can be read", 0.0, "remedy")
+    shown = f"none can be read; an answer of iteration 2 to 'click OK' is '{'x' * 120}...'"
+    assert _with_answer(one, tmp_path).cause == shown
+    other = Finding(2, "reward_fell", "warning", "cause", 0.0, "remedy")
+    assert _with_answer(other, tmp_path) is other and _with_answer(one, tmp_path / "none") is one
 
 
 @pytest.mark.slow
