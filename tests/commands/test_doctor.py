@@ -8,7 +8,7 @@ import yaml
 from typer.testing import CliRunner
 
 from mmrl.cli import app
-from mmrl.commands.doctor import _with_answer, _with_names, doctor, said
+from mmrl.commands.doctor import _whole_iterations, _with_answer, _with_names, doctor, said
 from mmrl.core.config import load_config, read_yaml
 from mmrl.core.contracts import ConfigError
 from mmrl.reporting.findings import Finding
