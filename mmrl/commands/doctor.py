@@ -154,8 +154,11 @@ def _with_answer(finding: Finding, run: Path) -> Finding:
     if not saved:
         return finding
     newest = max(saved)
-    texts = ((one.question, one.text) for one in read_snapshot(newest, saved[newest]).samples if one.text is not None)
-    question, text = next(texts, (None, ""))
+    try:
+        samples = read_snapshot(newest, saved[newest]).samples
+    except ConfigError:  # a damaged file: the finding is worth more than its example
+        return finding
+    question, text = next(((one.question, one.text) for one in samples if one.text is not None), (None, ""))
     if question is None:
         return finding
     question, text = (part if len(part) <= SHOWN else f"{part[:SHOWN]}..." for part in (question, text))

@@ -45,6 +45,8 @@ def test_a_finding_on_answers_shows_one(tmp_path: Path) -> None:
     assert _with_answer(one, tmp_path).cause == shown
     other = Finding(2, "reward_fell", "warning", "cause", 0.0, "remedy")
     assert _with_answer(other, tmp_path) is other and _with_answer(one, tmp_path / "none") is one
+    (tmp_path / "rollouts" / "000002" / "samples.json").write_text("{")
+    assert _with_answer(one, tmp_path) is one
 
 
 @pytest.mark.slow
