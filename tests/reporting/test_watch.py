@@ -223,6 +223,19 @@ def test_the_report_shows_findings_before_curves_rollouts_and_histories(run: Pat
         assert hostile not in text
 
 
+def test_findings_stand_by_severity_and_the_earliest_first(tmp_path: Path) -> None:
+    run = run_of(tmp_path, TRAINING)
+    found = [("warning", 3, "reward_fell"), ("note", 1, "few_prompts"), ("warning", 1, "learning_rate_too_high")]
+    lines = [FINDING | {"severity": kind, "iteration": when, "name": name} for kind, when, name in found]
+    lines.append(FINDING | {"iteration": 3, "name": "no_gradient"})
+    (run / "findings.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    names = ["no_gradient", "learning_rate_too_high", "reward_fell", "few_prompts"]
+    live = LiveRun(run).look()[1]["findings"]
+    for page in (write_report(run).read_text(), live):
+        places = [page.index(f"<code>{name}</code>") for name in names]
+        assert places == sorted(places)
+
+
 @pytest.mark.slow  # a browser
 @pytest.mark.parametrize("width", [1200, 400])
 def test_no_text_of_a_run_is_a_script_and_the_page_follows_the_run(run: Path, port: int, width: int) -> None:
