@@ -17,7 +17,7 @@ from mmrl.diagnosis.history import History
 from mmrl.diagnosis.prompt_findings import without_spread
 from mmrl.diagnosis.record_findings import of_record
 from mmrl.diagnosis.rules import all_findings
-from mmrl.reporting.findings import SEVERITIES, Finding
+from mmrl.reporting.findings import Finding, in_order
 from mmrl.reporting.metrics_log import MetricsLog
 from mmrl.reporting.prompt_groups import read_groups
 from mmrl.reporting.record import read_record
@@ -212,11 +212,10 @@ def _of_twins(config: RunConfig, folder: Path) -> list[Finding]:
 
 
 def said(findings: Sequence[Finding]) -> str:
-    """Returns the findings for a terminal, the worst first; a sentence where there are none."""
+    """Returns the findings for a terminal, in the order of reading; a sentence where there are none."""
     if not findings:
         return "no finding: none of the rules in docs/doctor.md holds"
-    ordered = sorted(findings, key=lambda one: SEVERITIES.index(one.severity))
-    return "\n".join(map(_lines, ordered))
+    return "\n".join(map(_lines, in_order(findings)))
 
 
 def _lines(one: Finding) -> str:

@@ -51,6 +51,8 @@ class VotePage:
                 return self._media(name, part, place)
             case "POST", ["answer"]:
                 return self._answer(request.body)
+            case "POST", ["undo"]:
+                return self._undo()
         return _refused(HTTPStatus.NOT_FOUND, "there is no such page")
 
     def _next(self) -> Answer:
@@ -94,6 +96,16 @@ class VotePage:
                     return _refused(HTTPStatus.BAD_REQUEST, str(error))
                 except (RunError, OSError) as error:
                     return _refused(HTTPStatus.INSUFFICIENT_STORAGE, f"the answer could not be written: {error}")
+            return self._next()
+
+    def _undo(self) -> Answer:
+        with self._lock:
+            try:
+                self.ballot.undo()
+            except ConfigError as error:
+                return _refused(HTTPStatus.CONFLICT, str(error))
+            except OSError as error:
+                return _refused(HTTPStatus.INSUFFICIENT_STORAGE, f"the answer could not be taken back: {error}")
             return self._next()
 
 

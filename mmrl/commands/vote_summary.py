@@ -15,20 +15,27 @@ def summary(votes: Sequence[Vote], folders: Sequence[str] = ()) -> str:
     voters = Counter(vote.voter for vote in votes)
     by = ", ".join(f"{name} {count}" for name, count in sorted(voters.items())) or "nobody"
     num_ties = sum(vote.is_tie for vote in judged)
-    lines = [f"{len(votes)} answers ({by}): {num_ties} ties, {len(votes) - len(judged)} skipped"]
+    counts = f"{_counted(len(votes), 'answer')} ({by}): {_counted(num_ties, 'tie')}"
+    lines = [f"{counts}, {len(votes) - len(judged)} skipped"]
     if judged:
         lines.append(f"median time of an answer: {median(vote.seconds for vote in judged):.1f} s")
     if len(folders) == 2 and folders[0] != folders[1]:
         shares = newer_shares(judged, *folders)
         if shares:
             low, high = wilson(sum(shares), len(shares))
-            rate = f"{fmean(shares):.3f}, 95% {low:.3f} to {high:.3f} (Wilson, {len(shares)} tasks)"
+            rate = f"{fmean(shares):.3f}, 95% {low:.3f} to {high:.3f} (Wilson, {_counted(len(shares), 'task')})"
             lines.append(f"win rate of {folders[1]} over {folders[0]}: {rate}")
     for (first, second), (labels, others) in sorted(compared_voters(judged).items()):
         kappa = cohens_kappa(labels, others)
         known = "undefined (both gave one answer alone)" if kappa is None else f"{kappa:.3f}"
-        lines.append(f"agreement of {first} and {second}: Cohen's kappa {known} of {len(labels)} judgements")
+        lines.append(
+            f"agreement of {first} and {second}: Cohen's kappa {known} of {_counted(len(labels), 'judgement')}"
+        )
     return "\n".join(lines)
+
+
+def _counted(count: int, what: str) -> str:
+    return f"{count} {what}{'' if count == 1 else 's'}"
 
 
 def newer_shares(votes: Sequence[Vote], older: str, newer: str) -> list[float]:

@@ -1,15 +1,16 @@
 """What `mmrl vote` shows, in which order, and the file that its answers go to."""
 
 import fcntl
+import json
 import os
 import random
-from collections.abc import Iterable, Sequence
-from contextlib import suppress
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from itertools import combinations
 from pathlib import Path
-from typing import cast, get_args
+from typing import BinaryIO, cast, get_args
 
 from mmrl.commands.score_items import InputSettings, Item, read_items
 from mmrl.core.contracts import ConfigError
@@ -101,8 +102,7 @@ class VoteFile:
     def append(self, vote: Vote) -> bool:
         """Writes a vote to the disk; returns False, and writes nothing, where this voter answered the task before."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        with self.path.open("a+b") as file:
-            fcntl.flock(file, fcntl.LOCK_EX)  # until it is closed
+        with self._locked() as file:
             if any((one.task, one.voter) == (vote.task, vote.voter) for one in self.read()):
                 return False
             file.seek(0)
@@ -120,6 +120,43 @@ class VoteFile:
                 raise
         return True
 
+    def take_back(self, task: str, voter: str) -> None:
+        """Removes a voter's answer to a task, where there is one; all other lines stay as they are.
+
+        Raises ConfigError for a damaged file.
+        """
+        with self._locked() as file:
+            self.read()
+            file.seek(0)
+            content = file.read()
+            lines = [line for line in content[: whole_length(content)].split(b"\n") if line.strip()]
+            kept = [line for line in lines if _answer_of(line) != (task, voter)]
+            if len(kept) < len(lines):
+                replace_file(self.path.resolve(), b"".join(line + b"\n" for line in kept))
+
+    @contextmanager
+    def _locked(self) -> Iterator[BinaryIO]:
+        """Gives the file while no other process writes to it."""
+        while True:
+            with self.path.open("a+b") as file:
+                fcntl.flock(file, fcntl.LOCK_EX)  # until it is closed
+                if _is_there(file, self.path):
+                    yield file
+                    return
+
+
+def _answer_of(line: bytes) -> tuple[object, object]:
+    values = json.loads(line)
+    return values.get("task"), values.get("voter")
+
+
+def _is_there(file: BinaryIO, path: Path) -> bool:
+    """Returns whether an open file is still the one at its path: another process may have replaced it."""
+    try:
+        return os.path.samestat(os.fstat(file.fileno()), path.stat())
+    except FileNotFoundError:
+        return False
+
 
 @dataclass
 class Ballot:
@@ -128,12 +165,13 @@ class Ballot:
     tasks: list[Task]
     file: VoteFile
     settings: VoteSettings
-    answered: set[str] = field(default_factory=set)  # names of tasks
+    answered: dict[str, None] = field(default_factory=dict)  # names of tasks, in the order of their answers
 
     def __post_init__(self) -> None:
         random.Random(f"{self.settings.seed}/{self.settings.voter}").shuffle(self.tasks)
-        known = {vote.task for vote in self.file.read() if vote.voter == self.settings.voter}
-        self.answered = known & {task.name for task in self.tasks}
+        names = {task.name for task in self.tasks}
+        votes = (vote for vote in self.file.read() if vote.voter == self.settings.voter and vote.task in names)
+        self.answered = dict.fromkeys(vote.task for vote in votes)
 
     @property
     def next(self) -> Task | None:
@@ -164,7 +202,14 @@ class Ballot:
             time=datetime.now(UTC).isoformat(timespec="seconds"),
         )
         self.file.append(vote)
-        self.answered.add(task.name)
+        self.answered[task.name] = None
+
+    def undo(self) -> None:
+        """Takes back this voter's last answer, so that its task is without one; nothing where there is none."""
+        if self.answered:
+            last = next(reversed(self.answered))
+            self.file.take_back(last, self.settings.voter)
+            del self.answered[last]
 
     def _output(self, candidate: Candidate) -> str:
         item = candidate.item

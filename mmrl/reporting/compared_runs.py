@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from mmrl.core.config import label_of
+from mmrl.reporting.findings import Finding, in_order, read_findings
 from mmrl.reporting.headline import Headline, headline
 from mmrl.reporting.record import Record, read_record
 from mmrl.reporting.theme import NUM_COLOURS
@@ -28,6 +29,7 @@ class ComparedRun:
     record: Record
     numbers: Headline
     settings: Mapping[str, Any] | None  # `a.b` -> value; None: the run has no config.yaml that can be read
+    findings: Sequence[Finding]  # of the doctor, without notes, in the order of reading
 
     def cost(self, prefix: str) -> dict[int, float] | None:
         """Returns the sum of the metrics that begin with `prefix` up to each iteration; None where there are none."""
@@ -54,9 +56,13 @@ def read_runs(folders: Sequence[Path]) -> list[ComparedRun]:
             raise ConfigError(f"the run {path} was given twice; compare takes different runs")
     records = [read_record(folder) for folder in folders]
     return [
-        ComparedRun(path, label, colour, record, headline(record), settings_of(record.config))
+        ComparedRun(path, label, colour, record, headline(record), settings_of(record.config), _findings(path))
         for colour, (path, label, record) in enumerate(zip(paths, labels(paths), records, strict=True), start=1)
     ]
+
+
+def _findings(run: Path) -> list[Finding]:
+    return in_order(one for one in read_findings(run) if one.severity != "note")
 
 
 def labels(paths: Sequence[Path]) -> list[str]:
@@ -139,13 +145,23 @@ def shown_value(value: Any) -> str:
 
 
 def as_json(runs: Sequence[ComparedRun]) -> dict[str, Any]:
-    """Returns headline numbers and differences of settings for programs: `runs` in order, `settings` by flat names.
+    """Returns numbers, findings and differences of settings for programs: `runs` in order, `settings` by flat names.
 
     A setting has the values of the runs that have it, by the labels of these runs.
     """
     configured = [run.label for run in runs if run.settings is not None]
     return {
-        "runs": [{"run": run.label, "folder": str(run.folder), **asdict(run.numbers)} for run in runs],
+        "runs": [
+            {
+                "run": run.label,
+                "folder": str(run.folder),
+                **asdict(run.numbers),
+                "findings": [
+                    {"name": one.name, "severity": one.severity, "iteration": one.iteration} for one in run.findings
+                ],
+            }
+            for run in runs
+        ],
         "settings": {
             name: {label: _plain(value) for label, value in zip(configured, row, strict=True) if value is not MISSING}
             for name, row in differences(runs).items()

@@ -16,6 +16,7 @@ from mmrl.reporting.samples import Sample, Snapshot, read_snapshot, saved_iterat
 
 MAX_OUTPUTS = 36  # of one section of samples, over all runs: a page that a browser still opens at once
 MAX_VALUE = 300  # letters of a setting's value
+MAX_NAME = 60  # letters of a finding's name
 COSTS = {"network calls": "calls/", "seconds of training": "time/iteration"}  # an axis -> what it sums
 TIMES = (
     Diagnostic("Time of an iteration", {"time/iteration": ""}, "seconds", "Without evaluations."),
@@ -36,6 +37,7 @@ STYLE = """
 .scroll .key { max-width: 20em; min-width: 8em; vertical-align: top; }
 .state { display: block; color: var(--soft); font-size: 12px; font-weight: 400; }
 .scroll .best { color: var(--good); font-weight: 600; }
+.scroll b.fatal { color: var(--bad); font-weight: 600; }
 .legend .whole { color: var(--ink); font-weight: 600; min-width: 0; overflow-wrap: anywhere; }
 .warning { overflow-wrap: anywhere; }
 .beside { display: grid; gap: 12px; grid-template-columns: repeat(2, minmax(0, 1fr)); margin-top: auto; }
@@ -129,9 +131,12 @@ def _header(runs: Sequence[ComparedRun]) -> str:
     measures = {run.numbers.measure for run in runs if run.numbers.measure}
     warnings = []
     if unfinished:
-        whose = "This run did not finish" if len(unfinished) == 1 else "These runs did not finish"
         names_of = ", ".join(map(shown_text, unfinished))
-        warnings.append(f"{whose}: {names_of}. Their numbers are those they logged so far.")
+        warnings.append(
+            f"This run did not finish: {names_of}. Its numbers are those it logged so far."
+            if len(unfinished) == 1
+            else f"These runs did not finish: {names_of}. Their numbers are those they logged so far."
+        )
     if len(measures) > 1:
         named = "; ".join(map(shown_text, sorted(measures)))
         warnings.append(f"The scores are of different things and cannot be compared: {named}.")
@@ -149,7 +154,7 @@ def _numbers(runs: Sequence[ComparedRun]) -> str:
     best = number(max(ends)) if is_one_measure and len(set(map(number, ends))) > 1 else None
     others = list(dict.fromkeys(other.name for run in runs for other in run.numbers.others))
     rows = "".join(_row(run, others, best) for run in runs)
-    heads = ["before", "after", "best", *map(_words, others), "iterations", "time", "network calls"]
+    heads = ["before", "after", "best", *map(_words, others), "findings", "iterations", "time", "network calls"]
     columns = "".join(f'<th class="right">{head}</th>' for head in heads)
     head = f"<thead><tr><th>run</th>{columns}</tr></thead>"
     return f'<div class="card scroll"><table>{head}<tbody>{rows}</tbody></table></div>'
@@ -164,6 +169,7 @@ def _row(run: ComparedRun, others: Sequence[str], best: str | None) -> str:
         number(numbers.after),
         number(numbers.best),
         *(changes.get(name, NOTHING) for name in others),
+        _findings(run),
         count(numbers.iterations),
         NOTHING if numbers.seconds is None else duration(numbers.seconds),
         NOTHING if numbers.network_calls is None else count(numbers.network_calls),
@@ -173,6 +179,19 @@ def _row(run: ComparedRun, others: Sequence[str], best: str | None) -> str:
     note = f'<span class="state">{shown_text(state)}</span>' if state else ""
     swatch = f'<i class="swatch back-{run.colour}"></i>'
     return f'<tr><th scope="row" class="run">{swatch}{breakable(run.label)}{note}</th>{shown}</tr>'
+
+
+def _findings(run: ComparedRun) -> str:
+    """Returns the number of the run's findings, and the name of the worst; a dash where it has none but notes."""
+    if not run.findings:
+        return NOTHING
+    num_fatal = sum(one.severity == "fatal" for one in run.findings)
+    num_warnings = len(run.findings) - num_fatal
+    parts = [f'<b class="fatal">{num_fatal} fatal</b>'] if num_fatal else []
+    parts += [f"{num_warnings} warning{'s' if num_warnings > 1 else ''}"] if num_warnings else []
+    name = run.findings[0].name
+    shown = breakable(name if len(name) <= MAX_NAME else name[:MAX_NAME] + "...")
+    return f'{", ".join(parts)}<span class="state">{shown}</span>'
 
 
 def _scores(runs: Sequence[ComparedRun], axes: Axes) -> list[str]:

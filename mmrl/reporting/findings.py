@@ -56,14 +56,20 @@ def _finding(line: bytes) -> Finding | None:
     )
 
 
+def in_order(findings: Iterable[Finding]) -> list[Finding]:
+    """Returns the findings in the order of reading: the worst first, and of one severity the earliest, a likely cause
+    of those after it.
+    """
+    return sorted(findings, key=lambda one: (SEVERITIES.index(one.severity), one.iteration))
+
+
 def findings_list(findings: Sequence[Finding]) -> str:
-    """Returns the findings as HTML, the worst first and of these the newest; empty where there are none."""
+    """Returns the findings as HTML, in the order of reading; empty where there are none."""
     if not findings:
         return ""
-    ordered = sorted(findings, key=lambda one: (SEVERITIES.index(one.severity), -one.iteration))
-    more = len(ordered) - MAX_SHOWN
+    more = len(findings) - MAX_SHOWN
     rest = f'<p class="about">{more} more stand in findings.jsonl.</p>' if more > 0 else ""
-    return f'<ul class="findings">{"".join(map(_item, ordered[:MAX_SHOWN]))}</ul>{rest}'
+    return f'<ul class="findings">{"".join(map(_item, in_order(findings)[:MAX_SHOWN]))}</ul>{rest}'
 
 
 def _item(finding: Finding) -> str:

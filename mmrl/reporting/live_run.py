@@ -3,7 +3,7 @@
 import json
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from hashlib import blake2b
 from pathlib import Path
 from threading import Lock
@@ -11,7 +11,8 @@ from typing import Any
 
 from mmrl.reporting.document import links_to
 from mmrl.reporting.findings import Finding, findings_list, findings_of
-from mmrl.reporting.formatting import shown_text
+from mmrl.reporting.formatting import duration, shown_text
+from mmrl.reporting.headline import seconds_left
 from mmrl.reporting.page import Shown, head_of, sections_of
 from mmrl.reporting.prompt_groups import GroupRecord
 from mmrl.reporting.record import Record, Series, add_line, read_record_of
@@ -149,14 +150,21 @@ class LiveRun:
             groups=self._groups,
         )
         sections = sections_of(record, shown)
-        parts = {"notice": "", "head": head_of(record, self._status(record)) + links_to(sections)}
+        head = head_of(self._without_former_end(record), self._status(record))
+        parts = {"notice": "", "head": head + links_to(sections)}
         return parts | {section.anchor: section.html() for section in sections}
+
+    def _without_former_end(self, record: Record) -> Record:
+        """Returns the record of a run that trains without the summary of where it was stopped before."""
+        return replace(record, summary={}) if record.summary and self._is_training() else record
 
     def _status(self, record: Record) -> str:
         if record.summary.get("is_complete") is True and not self._is_training():
             return '<p class="status">Finished.</p>'
         if self._is_training():
-            return '<p class="status live">Training now; this page follows.</p>'
+            left = seconds_left(record)
+            about = f", about {duration(left)} of training left" if left else ""
+            return f'<p class="status live">Training now{about}; this page follows.</p>'
         return '<p class="warning">No process trains in this run directory now.</p>'
 
     def _chooser(self, kind: str) -> str:

@@ -80,21 +80,6 @@ def _warnings(notes: Sequence[str]) -> str:
 
 
 def _header(record: Record, numbers: Headline, status: str | None) -> str:
-    cost = [f"{count(numbers.iterations)} iterations"]
-    if numbers.network_calls is not None:
-        cost.append(f"{count(numbers.network_calls)} network calls")
-    took = "" if numbers.seconds is None else f" in {duration(numbers.seconds)} of training"
-    if numbers.before is None or numbers.after is None:
-        lead = f"Trained{took}: {', '.join(cost)}."
-    else:
-        is_same = number(numbers.before) == number(numbers.after)  # as they are shown
-        verb = "stayed" if is_same else "rose" if numbers.after > numbers.before else "fell"
-        what = shown_text(numbers.measure[:1].upper() + numbers.measure[1:])
-        before, after = number(numbers.before), number(numbers.after)
-        ends = f'from <strong class="before">{before}</strong> to <strong{_worse(numbers)}>{after}</strong>'
-        ends = f'at <strong class="before">{after}</strong>' if is_same else ends
-        others = "; ".join(f"{_words(one.name)}: {number(one.before)} to {number(one.after)}" for one in numbers.others)
-        lead = f"{what} {verb} {ends}{f' ({others})' if others else ''}{took}: {', '.join(cost)}."
     stopped = (
         ""
         if numbers.is_finished
@@ -103,31 +88,78 @@ def _header(record: Record, numbers: Headline, status: str | None) -> str:
     stopped = stopped if status is None else status
     return (
         f'<header><p class="eyebrow">mmrl training report</p><h1>{shown_text(record.name)}</h1>'
-        f'<p class="lead">{lead}</p>{stopped}{_tiles(numbers)}</header>'
+        f'<p class="lead">{_lead(numbers)}</p>{stopped}{_tiles(numbers)}</header>'
     )
+
+
+def _lead(numbers: Headline) -> str:
+    """Returns what a run achieved, in a sentence. A change that chance may have made has no verb."""
+    took = "" if numbers.seconds is None else duration(numbers.seconds)
+    cost = _cost(numbers)
+    if numbers.before is None or numbers.after is None:
+        return f"Trained{f' for {took}' if took else ''}: {cost}."
+    what = shown_text(numbers.measure[:1].upper() + numbers.measure[1:])
+    before = f'<strong class="before">{number(numbers.before)}</strong>'
+    after = f"<strong{_mark(numbers)}>{number(numbers.after)}</strong>"
+    listed = "; ".join(f"{_words(one.name)}: {number(one.before)} to {number(one.after)}" for one in numbers.others)
+    others = f" ({listed})" if listed else ""
+    if _is_same(numbers):
+        change = f"stayed at {before}{others}{f' in {took} of training' if took else ''}"
+    elif not numbers.is_sure:
+        change = f"is {after}, was {before}{others}{f', after {took} of training' if took else ''}"
+    else:
+        verb = "rose" if numbers.after > numbers.before else "fell"
+        change = f"{verb} from {before} to {after}{others}{f' in {took} of training' if took else ''}"
+    return f"{what} {change}: {cost}."
+
+
+def _cost(numbers: Headline) -> str:
+    """Returns the iterations and the network calls, in words; of a run that did not finish also how many it was for."""
+    planned = None if numbers.is_finished else numbers.planned
+    if planned is None:
+        cost = _counted(numbers.iterations, "iteration")
+    elif numbers.iterations == 0:
+        cost = f"0 of {_counted(planned, 'iteration')}"
+    else:
+        cost = f"iteration {count(numbers.iterations)} of {count(planned)}"
+    calls = numbers.network_calls
+    return cost if calls is None else f"{cost}, {_counted(calls, 'network call')}"
+
+
+def _counted(value: float, what: str) -> str:
+    return f"{count(value)} {what}{'' if count(value) == '1' else 's'}"
 
 
 def _tiles(numbers: Headline) -> str:
     tiles = []
     if numbers.before is not None and numbers.after is not None:
-        more = [] if numbers.best is None else [f"best {number(numbers.best)}"]
+        more = [] if numbers.is_sure or _is_same(numbers) else ["the change is within two standard errors"]
+        more += [] if numbers.best is None else [f"best {number(numbers.best)}"]
         more += [f"{_words(one.name)} {number(one.before)} &rarr; {number(one.after)}" for one in numbers.others]
-        value = f"{number(numbers.before)} <span>&rarr;</span> <b{_worse(numbers)}>{number(numbers.after)}</b>"
+        value = f"{number(numbers.before)} <span>&rarr;</span> <b{_mark(numbers)}>{number(numbers.after)}</b>"
         tiles.append(_tile(numbers.measure, value, ", ".join(more), " main"))
     if numbers.seconds is not None:
         tiles.append(_tile("training time", duration(numbers.seconds), "without evaluation"))
     each = f"{duration(numbers.seconds / numbers.iterations)} each" if numbers.seconds and numbers.iterations else ""
-    tiles.append(_tile("iterations", count(numbers.iterations), each))
+    planned = numbers.planned is not None and not numbers.is_finished
+    whole = f" <span>of {count(numbers.planned or 0)}</span>" if planned else ""
+    tiles.append(_tile("iterations", count(numbers.iterations) + whole, each))
     if numbers.network_calls is not None:
         tiles.append(_tile("network calls", count(numbers.network_calls), ""))
     return f'<dl class="tiles">{"".join(tiles)}</dl>'
 
 
-def _worse(numbers: Headline) -> str:
-    """Returns the mark of a score that fell or stayed; empty for one that rose."""
+def _mark(numbers: Headline) -> str:
+    """Returns the mark of a score that fell, or that did not change for sure; empty for one that rose."""
     assert numbers.before is not None and numbers.after is not None, "there is a change"
-    is_same = number(numbers.before) == number(numbers.after)  # as they are shown
-    return ' class="same"' if is_same else ' class="worse"' if numbers.after < numbers.before else ""
+    if _is_same(numbers) or not numbers.is_sure:
+        return ' class="same"'
+    return ' class="worse"' if numbers.after < numbers.before else ""
+
+
+def _is_same(numbers: Headline) -> bool:
+    """Whether both ends are the same as they are shown."""
+    return number(numbers.before) == number(numbers.after)
 
 
 def _tile(name: str, value: str, more: str, kind: str = "") -> str:

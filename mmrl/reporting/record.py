@@ -11,6 +11,7 @@ from typing import Any
 from mmrl.reporting.metric_names import renamed
 from mmrl.system.errors import ConfigError
 from mmrl.system.files import parse_json, read_plain
+from mmrl.system.yaml_text import parse_yaml
 
 OTHER_SAMPLER = re.compile(r"held_out_([^/]+)/score")
 
@@ -55,6 +56,15 @@ class Record:
         """Returns the first and the last iteration at which any metric was logged."""
         ends = [(min(series.iterations), max(series.iterations)) for series in self.metrics.values()]
         return int(min(first for first, _ in ends)), int(max(last for _, last in ends))
+
+    @cached_property
+    def settings(self) -> dict[str, Any]:
+        """Returns the settings of config.yaml; empty where it is missing or no YAML mapping."""
+        try:
+            settings = parse_yaml(self.config or "", "config.yaml")
+        except ConfigError:
+            return {}
+        return settings if isinstance(settings, dict) else {}
 
     @cached_property
     def other_samplers(self) -> list[str]:

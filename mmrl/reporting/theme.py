@@ -37,9 +37,9 @@ h2:has(+ .about:not(:empty)) { margin-bottom: 2px; }
 .tile .value { font-size: 26px; line-height: 1.3; font-weight: 600; letter-spacing: -.01em; }
 .tile.main .value { font-size: 40px; line-height: 1.15; letter-spacing: -.025em; white-space: nowrap; }
 .tile.main .value b { color: var(--accent); font-weight: 650; }
-.tile.main .value b.same { color: inherit; }
+.tile.main .value b.same, .lead strong.same { color: inherit; }
 .tile.main .value b.worse, .lead strong.worse { color: var(--bad); }
-.tile.main .value span { color: var(--soft); font-weight: 400; }
+.tile .value span { color: var(--soft); font-weight: 400; }
 .tile .more { color: var(--soft); font-size: 13px; }
 .grid { display: grid; gap: 14px; }
 .grid.two { grid-template-columns: repeat(2, minmax(0, 1fr)); }

@@ -10,8 +10,6 @@ from statistics import fmean
 from mmrl.core.config import label_of
 from mmrl.reporting.formatting import number
 from mmrl.reporting.record import Record
-from mmrl.system.errors import ConfigError
-from mmrl.system.yaml_text import parse_yaml
 
 FEWEST = 8  # iterations below which no trend is reported
 SURE = 3.3  # standard deviations of Spearman's rho without a trend: about one in a thousand
@@ -31,7 +29,7 @@ class Trend:
 
 def opposed(record: Record) -> list[str]:
     """Returns sentences (HTML) about pairs of rewards of which one rose while the other fell."""
-    lowered = _negative(record.config)
+    lowered = _negative(record)
     names = [
         name.removeprefix("reward/").removesuffix("/mean")
         for name in record.metrics
@@ -67,13 +65,9 @@ def rank_correlation(values: Sequence[float]) -> float:
     return float(spearmanr(range(len(values)), values).statistic) if len(set(values)) > 1 else 0.0
 
 
-def _negative(config: str | None) -> set[str]:
+def _negative(record: Record) -> set[str]:
     """Returns the names of rewards that are to be lowered."""
-    try:
-        settings = parse_yaml(config or "", "config.yaml")
-    except ConfigError:
-        return set()
-    rewards = settings.get("rewards") if isinstance(settings, dict) else None
+    rewards = record.settings.get("rewards")
     negative: set[str] = set()
     for one in rewards if isinstance(rewards, list) else []:
         weight = one.get("weight") if isinstance(one, dict) else None

@@ -18,6 +18,9 @@ main { max-width: 1280px; padding: 20px 24px 32px; min-height: 100vh; min-height
 .top { display: flex; align-items: center; gap: 14px; color: var(--soft); font-size: 14px; }
 .top b { color: var(--ink); font-weight: 600; }
 .top .who { margin-left: auto; overflow-wrap: anywhere; }
+.top button { font: inherit; color: inherit; background: none; border: 1px solid var(--none); border-radius: 8px;
+  padding: 5px 10px; cursor: pointer; display: flex; gap: 8px; align-items: center; min-height: 32px; }
+.top button:hover:enabled { border-color: var(--accent); color: var(--ink); }
 progress { appearance: none; width: 100%; height: 4px; border: 0; border-radius: 2px; background: var(--faint);
   display: block; overflow: hidden; }
 progress::-webkit-progress-bar { background: var(--faint); }
@@ -80,7 +83,7 @@ SCRIPT = """
 "use strict";
 const by = id => document.getElementById(id), form = document.body.dataset.form;
 const make = (tag, kind, text) => Object.assign(document.createElement(tag), {className: kind, textContent: text});
-let task = null, since = 0, hidden = 0, left = 0, isBusy = false;
+let task = null, since = 0, hidden = 0, left = 0, answered = 0, isBusy = false;
 const chosen = new Set();
 document.addEventListener("visibilitychange", () => {
   if (document.hidden) left = performance.now();
@@ -99,8 +102,9 @@ async function request(address, options) {
   isBusy = false; update();
 }
 function show(state) {
-  by("count").textContent = `${state.answered} of ${state.total}`;
-  by("progress").max = state.total; by("progress").value = state.answered;
+  answered = state.answered;
+  by("count").textContent = `${answered} of ${state.total}`;
+  by("progress").max = state.total; by("progress").value = answered;
   if (task && state.task && task.name === state.task.name) return;
   task = state.task ?? null; chosen.clear();
   by("end").hidden = task !== null; by("voting").hidden = task === null;
@@ -137,6 +141,7 @@ function card(output, place) {
 }
 function update() {
   for (const button of document.querySelectorAll(".bar button")) button.disabled = isBusy || !task;
+  by("undo").disabled = isBusy || !answered;
   [...by("outputs").children].forEach((one, n) => one.setAttribute("aria-pressed", chosen.has(n)));
   if (form === "grid") by("done").querySelector("span").textContent =
     chosen.size ? `${chosen.size} ${chosen.size > 1 ? "are" : "is"} good` : "none is good";
@@ -150,9 +155,14 @@ function answer(places) {
   if (isBusy || !task || (places ?? []).some(place => place >= task.outputs.length)) return;
   const seconds = Math.max(0, performance.now() - since - hidden) / 1000;
   places?.forEach(place => chosen.add(place));
-  request("answer", {method: "POST", headers: {"Content-Type": "application/json",
-    [document.body.dataset.header]: document.body.dataset.token},
-    body: JSON.stringify({task: task.name, chosen: places, seconds})});
+  post("answer", {task: task.name, chosen: places, seconds});
+}
+function post(address, body) {
+  request(address, {method: "POST", headers: {"Content-Type": "application/json",
+    [document.body.dataset.header]: document.body.dataset.token}, body: JSON.stringify(body)});
+}
+function undo() {
+  if (!isBusy && answered) post("undo", {});
 }
 const done = () => answer([...chosen].sort());
 const keys = form === "pairs"
@@ -160,10 +170,12 @@ const keys = form === "pairs"
      ArrowDown: () => answer([]), "0": () => answer([]), t: () => answer([]), s: () => answer(null)}
   : {s: () => answer(null), Enter: done, "0": () => { chosen.clear(); update(); }};
 if (form === "grid") for (let n = 1; n <= 9; n++) keys[n] = () => toggle(n - 1);
+keys.Backspace = undo;
 document.addEventListener("keydown", event => {
   if (event.ctrlKey || event.metaKey || event.altKey || event.repeat || !Object.hasOwn(keys, event.key)) return;
   event.preventDefault(); keys[event.key]();
 });
+by("undo").addEventListener("click", undo);
 by("skip").addEventListener("click", () => answer(null));
 by("done").addEventListener("click", () => form === "pairs" ? answer([]) : done());
 request("task");
@@ -182,7 +194,8 @@ def vote_page(form: Literal["pairs", "grid"], voter: str, token: str) -> tuple[s
         f"<title>mmrl vote</title><style>{STYLE}</style></head>"
         f'<body data-form="{form}" data-token="{escape(token)}" data-header="{TOKEN}"><main>'
         f'<div class="top"><b>{_QUESTION[form]}</b><span class="who">{escape(voter)} &middot; <span id="count"></span>'
-        '</span></div><progress id="progress" max="1" value="0" aria-label="answered"></progress>'
+        '</span><button type="button" id="undo" title="take back the last answer" disabled><kbd>Backspace</kbd>'
+        '<span>undo</span></button></div><progress id="progress" max="1" value="0" aria-label="answered"></progress>'
         '<p id="note" role="alert"></p><div id="voting" hidden><p id="prompt"></p>'
         '<div id="images"></div><div id="outputs"></div><div class="bar">'
         f'<button type="button" id="done" class="main"><kbd>{done[0]}</kbd><span>{done[1]}</span></button>'

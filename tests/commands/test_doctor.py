@@ -77,8 +77,10 @@ def test_a_run_takes_no_settings(tmp_path: Path) -> None:
 def test_the_worst_is_said_first_and_nothing_is_said_in_a_sentence() -> None:
     one = Finding(3, "a_note", "note", "cause", 0.123456, "remedy")
     other = Finding(2, "worse", "fatal", "cause", "tensor", "remedy")
-    assert said([one, other]).splitlines()[::3] == [
+    later = Finding(5, "worse", "fatal", "cause", "tensor", "remedy")
+    assert said([one, later, other]).splitlines()[::3] == [
         "fatal: worse (tensor), iteration 2",
+        "fatal: worse (tensor), iteration 5",
         "note: a_note (0.1235), iteration 3",
     ]
     assert "no finding" in said([])

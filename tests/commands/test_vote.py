@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from threading import Thread
 from typing import Any
 from urllib.request import Request as HttpRequest
 from urllib.request import urlopen
@@ -26,6 +27,7 @@ from mmrl.core.human_votes import Vote, read_votes, vote_of
 from mmrl.labs.shapes.pairs import Drawing
 from mmrl.prompts.datasets import load_dataset_prompts
 from mmrl.reporting.loopback import Request, serving
+from mmrl.system.files import replace_file
 from tests.parameters import in_one_test
 from tests.tiny_cli import CommandLine, command_line
 
@@ -103,8 +105,8 @@ def test_a_vote_is_one_strict_line_and_a_second_start_goes_on(tmp_path: Path) ->
     values = json.loads(line, parse_constant=lambda word: pytest.fail(word))
     assert values["voter"] == "anna" and values["seconds"] == 2.5 and values["time"].endswith("+00:00")
     assert values["shown"][values["chosen"][0]]["output"].startswith("samples/000010/")
-    assert ballot(tmp_path).answered == {task.name}
-    assert ballot(tmp_path, VoteSettings("bert")).answered == set()
+    assert list(ballot(tmp_path).answered) == [task.name]
+    assert ballot(tmp_path, VoteSettings("bert")).answered == {}
     own.answer(task, [], 1.0)  # of another tab
     assert len(read_votes(tmp_path / "votes.jsonl")) == 1
     own.answer(task_after(own), None, 1.0)
@@ -118,6 +120,43 @@ def test_each_person_answers_each_task_once(tmp_path: Path) -> None:
     for own, chosen in ((anna, [0]), (bert, [1]), (anna, [1]), (bert, [])):  # the second time in another tab
         own.answer(task, chosen, 1.0)
     assert [(vote.voter, vote.chosen) for vote in read_votes(run / "votes.jsonl")] == [("anna", (0,)), ("bert", (1,))]
+
+
+def test_an_answer_that_is_taken_back_leaves_the_file_until_it_is_given_anew(tmp_path: Path) -> None:
+    run = run_of(tmp_path)
+    anna, bert = ballot(run), ballot(run, VoteSettings("bert"))
+    page = VotePage(anna)
+    first, second = anna.tasks[:2]
+    anna.answer(first, [0], 1.0)
+    anna.answer(second, [0], 1.0)
+    bert.answer(next(one for one in bert.tasks if one.name == second.name), [0], 1.0)
+    file = run / "votes.jsonl"
+    lines = file.read_bytes().splitlines(keepends=True)
+    file.write_bytes(b"".join(lines) + b'{"cut')
+    state = json.loads(page.handle(Request("POST", "/undo", "", b"{}")).content)
+    assert (state["answered"], state["task"]["name"]) == (1, second.name)
+    assert file.read_bytes() == lines[0] + lines[2], "of another voter, and of another task"
+    anna.answer(second, [1], 1.0)
+    assert [(one.voter, one.chosen) for one in read_votes(file)] == [("anna", (0,)), ("bert", (0,)), ("anna", (1,))]
+    again = ballot(run)  # a second start goes on where the first one was
+    for _ in range(3):
+        again.undo()
+    assert again.next == again.tasks[0] and [one.voter for one in read_votes(file)] == ["bert"]
+
+
+def test_a_writer_that_waited_while_the_file_was_replaced_writes_to_the_new_one(tmp_path: Path) -> None:
+    run = run_of(tmp_path)
+    first, second = ballot(run), ballot(run, VoteSettings("bert"))
+    first.answer(task_after(first), [0], 1.0)
+    with first.file._locked():
+        waiting = Thread(target=second.answer, args=(task_after(second), [0], 1.0))
+        waiting.start()
+        content = (run / "votes.jsonl").read_bytes()
+        waiting.join(0.02)
+        assert waiting.is_alive()
+        replace_file(run / "votes.jsonl", content)
+    waiting.join()
+    assert [vote.voter for vote in read_votes(run / "votes.jsonl")] == ["anna", "bert"]
 
 
 def task_after(ballot: Ballot) -> Task:
@@ -311,7 +350,7 @@ def test_a_grid_is_one_observation_of_its_comparisons_between_the_folders() -> N
     ]
     assert newer_shares(votes, "old", "new") == [(0.75 + 0.0) / 2, 0.5]
     assert [vote.is_tie for vote in votes] == [False, False, False, False, True]
-    assert "1 ties, 1 skipped" in summary(votes)
+    assert "5 answers (anna 4, bert 1): 1 tie, 1 skipped" in summary(votes)
     labels = compared_voters(votes)["anna", "bert"]
     assert labels == ([False, True, False, False], [True, False, False, True])
 
@@ -369,6 +408,17 @@ def test_the_page_in_a_browser(tmp_path: Path) -> None:
                     tab.keyboard.press(key)
                     if key == "2":
                         tab.click("#done")
+                tab.wait_for_selector("#end h1")
+                count = len(presses)
+                tab.keyboard.press("Backspace")  # takes back the last answer, also where all are answered
+                tab.wait_for_selector(f"#count:text('{count - 1} of')")
+                tab.click("#undo")
+                tab.wait_for_selector(f"#count:text('{count - 2} of')")
+                for number, key in enumerate(presses[-2:], count - 1):
+                    tab.keyboard.press(key)
+                    if key == "2":
+                        tab.click("#done")
+                    tab.wait_for_selector(f"#count:text('{number} of')")
                 tab.wait_for_selector("#end h1")
                 assert tab.title() == "mmrl vote" and wrong == []
                 tab.close()

@@ -141,6 +141,22 @@ def test_scores_of_different_things_are_named_and_none_is_marked_as_best(tmp_pat
     assert "different things and cannot be compared" in html and 'class="right best"' not in html
 
 
+def test_what_the_doctor_found_stands_in_the_numbers(tmp_path: Path) -> None:
+    first, second, third = _run(tmp_path, "a"), _run(tmp_path, "b"), _run(tmp_path, "c")
+    found = [("note", 1, "few_prompts"), ("warning", 3, "reward_fell"), ("warning", 2, HOSTILE)]
+    lines = [json.dumps({"iteration": when, "name": name, "severity": kind}) for kind, when, name in found]
+    (first / "findings.jsonl").write_text("\n".join(lines))
+    (second / "findings.jsonl").write_text(json.dumps({"iteration": 4, "name": "no_gradient", "severity": "fatal"}))
+    (third / "findings.jsonl").write_text(lines[0])
+    runs = read_runs([first, second, third])
+    page = _page([first, second, third], tmp_path / "page.html")
+    assert f"0.876{'2 warnings' + HOSTILE[:60]}...4" in page.text, "best, findings, iterations"
+    assert "0.8761 fatalno_gradient4" in page.text and "0.876\N{EN DASH}4" in page.text
+    assert len(page.all("script")) == 1 and not page.all("img")
+    listed = [[one["name"] for one in run["findings"]] for run in as_json(runs)["runs"]]
+    assert listed == [[HOSTILE, "reward_fell"], ["no_gradient"], []]
+
+
 def test_wrong_runs_are_the_users_errors(tmp_path: Path) -> None:
     run, other = _run(tmp_path, "a"), _run(tmp_path, "b")
     for runs, said in (

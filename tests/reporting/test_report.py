@@ -118,6 +118,37 @@ def test_the_headline_without_held_out_scores(tmp_path: Path, lines: list[dict[s
     assert said in read_page(run_of(tmp_path, lines)).text
 
 
+@pytest.mark.parametrize(("config", "said"), [
+    ("iterations: 12", "Training reward fell from 0.300 to 0.100 in 30 s of training: iteration 3 of 12, 150 network"),
+    # Two standard errors of a difference: 2 * sqrt(0.2^2 + 0.2^2) / sqrt(prompts) is 0.179 of 10 prompts, 0.253 of 5.
+    ("prompts_per_iteration: 10", "Training reward fell from 0.300 to 0.100"),
+    ("prompts_per_iteration: 5", "Training reward is 0.100, was 0.300, after 30 s of training: 3 iterations"),
+])  # fmt: skip
+def test_a_change_that_chance_may_have_made_has_neutral_words(tmp_path: Path, config: str, said: str) -> None:
+    run = run_of(tmp_path, TRAINING[::-1])
+    (run / "config.yaml").write_text(config)
+    page = read_page(run)
+    assert said in page.text
+    marks = {"worse"} if "fell" in said else {"same"}
+    assert {one.get("class") for tag, one in page.tags if tag == "strong"} - {"before"} == marks
+    assert ("within two standard errors" in page.text) == ("fell" not in said)
+
+
+def test_held_out_scores_vary_as_much_as_one_of_them(tmp_path: Path) -> None:
+    lines = [{"iteration": at, "held_out/score": 0.5 - 0.01 * at, "held_out/standard_error": 0.06} for at in (0, 10)]
+    assert "Held-out score is 0.400, was 0.500: 10 iterations." in read_page(run_of(tmp_path, lines)).text
+    lines[1]["held_out/score"] = 0.3
+    assert "Held-out score fell from 0.500 to 0.300: 10" in read_page(run_of(tmp_path, lines, name="b")).text
+
+
+def test_one_is_no_plural(tmp_path: Path) -> None:
+    line = {"iteration": 1, "loss/total": 1.0, "time/iteration": 4.4, "calls/rollout": 1}
+    assert "Trained for 4.40 s: 1 iteration, 1 network call." in read_page(run_of(tmp_path, [line])).text
+    run = run_of(tmp_path, [HELD_OUT[0]], name="b")
+    (run / "config.yaml").write_text("iterations: 12")
+    assert "Trained: 0 of 12 iterations." in read_page(run).text
+
+
 def test_every_section_is_there_and_a_missing_part_only_leaves_its_own_out(tmp_path: Path) -> None:
     everything = {"curves", "samples", "rewards", "diagnostics", "time", "resources", "settings", "versions"}
     run = _full_run(tmp_path)

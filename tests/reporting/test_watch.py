@@ -191,7 +191,22 @@ def test_a_run_without_metrics_waits_and_a_torn_line_is_not_read_yet(tmp_path: P
     assert "waits for its first iteration" in live.look()[1]["head"]
     live._not_before = 0.0
     (run / "metrics.jsonl").write_text('{"iteration": 1, "reward/mean": 0.5}\n{"iteration": 2, "rew')
-    assert "1 iterations" in live.look()[1]["head"]
+    assert "Trained: 1 iteration." in live.look()[1]["head"]
+
+
+def test_a_run_that_trains_says_where_it_is_and_what_is_left(tmp_path: Path) -> None:
+    run = run_of(tmp_path, TRAINING, {"iterations": 1, "train_seconds": 9.0})  # of a run that was stopped and goes on
+    (run / "config.yaml").write_text("iterations: 12\n")
+    (run / "lock.json").write_text("{}")
+    head = LiveRun(run).look()[1]["head"]
+    assert "in 30 s of training: iteration 3 of 12, 150 network calls." in head and "3 <span>of 12</span>" in head
+    assert "Training now, about 1 min 30 s of training left; this page follows." in head, "10 s each, nine of them"
+    (run / "config.yaml").write_text("iterations: 12\nmax_seconds: 70\n")
+    assert "about 40 s of training left" in LiveRun(run).look()[1]["head"]
+    (run / "config.yaml").write_text(f"iterations: {10**400}\nmax_seconds: {10**400}\n")
+    assert "Training now; this page follows." in LiveRun(run).look()[1]["head"]
+    (run / "lock.json").unlink()
+    assert "left" not in LiveRun(run).look()[1]["head"]
 
 
 def test_a_tail_gives_each_line_once_and_all_of_a_log_that_was_replaced(tmp_path: Path) -> None:
@@ -221,6 +236,19 @@ def test_the_report_shows_findings_before_curves_rollouts_and_histories(run: Pat
     assert "no spread" in text and "\u202e" not in text
     for hostile in HOSTILE[:2]:
         assert hostile not in text
+
+
+def test_findings_stand_by_severity_and_the_earliest_first(tmp_path: Path) -> None:
+    run = run_of(tmp_path, TRAINING)
+    found = [("warning", 3, "reward_fell"), ("note", 1, "few_prompts"), ("warning", 1, "learning_rate_too_high")]
+    lines = [FINDING | {"severity": kind, "iteration": when, "name": name} for kind, when, name in found]
+    lines.append(FINDING | {"iteration": 3, "name": "no_gradient"})
+    (run / "findings.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    names = ["no_gradient", "learning_rate_too_high", "reward_fell", "few_prompts"]
+    live = LiveRun(run).look()[1]["findings"]
+    for page in (write_report(run).read_text(), live):
+        places = [page.index(f"<code>{name}</code>") for name in names]
+        assert places == sorted(places)
 
 
 @pytest.mark.slow  # a browser
