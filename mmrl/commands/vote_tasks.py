@@ -132,7 +132,9 @@ class VoteFile:
             lines = [line for line in content[: whole_length(content)].split(b"\n") if line.strip()]
             kept = [line for line in lines if _answer_of(line) != (task, voter)]
             if len(kept) < len(lines):
+                mode = self.path.stat().st_mode  # several people may vote in one file
                 replace_file(self.path.resolve(), b"".join(line + b"\n" for line in kept))
+                self.path.chmod(mode)
 
     @contextmanager
     def _locked(self) -> Iterator[BinaryIO]:

@@ -44,10 +44,10 @@ def _learning_rate_too_low(history: History) -> Symptom | None:
     if not now or not norm or now < settings.learning_rate / 2 or history.iteration <= settings.warmup:
         return None
     step, (unit, is_of_tokens) = history.first("doctor/step/log_ratio", 1), _unit(history)
-    size = step if settings.warmup == 0 else None
+    size = step if settings.warmup == 0 else None  # of the first iteration
     if steps is not None and steps >= 2:  # before the first one the ratio is 1
         size = history.mean("loss/log_ratio_size", 1)
-    if size is None or not math.isfinite(unit) or size >= LEAST[0 if is_of_tokens else 1] * unit:
+    if not size or not math.isfinite(unit) or size >= LEAST[0 if is_of_tokens else 1] * unit:
         return None
     return Symptom(
         "warning",

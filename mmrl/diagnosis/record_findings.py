@@ -15,7 +15,7 @@ LEARNED_FROM = ("reward/", "loss/", "held_out/")  # begin the names of numbers t
 def of_record(run: Path, record: Record, config: RunConfig) -> Iterator[Finding]:
     """Yields the findings on a run directory that no rule on its curves can see."""
     yield from _ended_early(run, record, config)
-    yield from _never_finite(record)
+    yield from _without_numbers(record)
 
 
 def _ended_early(run: Path, record: Record, config: RunConfig) -> Iterator[Finding]:
@@ -29,10 +29,10 @@ def _ended_early(run: Path, record: Record, config: RunConfig) -> Iterator[Findi
     elif summary:
         how, remedy = "it was stopped, and saved", f"{resume} goes on"
     else:
-        how = "its process ended without a word: an error, a kill, memory, or the machine"
+        how = "its process left no summary: an error, a kill, memory, or the machine ended it"
         newest = max(saved(run / "checkpoints"), default=None)
         begins = "begins again: nothing was saved" if newest is None else f"goes on from its checkpoint of {newest}"
-        remedy = f"look at what it printed last; {resume} {begins}"
+        remedy = f"look at what it printed last; once the cause is mended, {resume} {begins}"
     yield Finding(
         iteration,
         "ended_early",
@@ -54,7 +54,7 @@ def _limits(config: RunConfig) -> str:
     return ", ".join(f"{name} {limit:g}" for name, limit in limits.items() if limit is not None) or "it has none now"
 
 
-def _never_finite(record: Record) -> Iterator[Finding]:
+def _without_numbers(record: Record) -> Iterator[Finding]:
     """Yields a finding where numbers that a run learns from were NaN or infinite each time."""
     names = sorted(
         name
@@ -63,5 +63,8 @@ def _never_finite(record: Record) -> Iterator[Finding]:
     )
     if names:
         cause = f"each value of {', '.join(names[:5])}{', ...' if len(names) > 5 else ''} is NaN or infinite"
-        remedy = "mmrl doctor of the config examines its first iteration; lower optimizer.learning_rate by 10"
+        remedy = (
+            "look at your own reward, loss or model (the root, log or norm of 0); precision: float32 where one "
+            "overflows; `mmrl doctor CONFIG` examines the first iteration"
+        )
         yield Finding(record.span[1], "never_finite", "fatal", cause, float(len(names)), remedy)

@@ -54,7 +54,8 @@ def _warmup_too_long(history: History) -> Symptom | None:
 def _average_lags(history: History) -> Symptom | None:
     """Of the weights before training an average of n steps still has decay^n."""
     config = history.config
-    if config.averaging is None or not history.iteration:
+    evaluated = None if config.evaluation is None else config.evaluation.weights
+    if config.averaging is None or evaluated in ("trained", "old") or not history.iteration:
         return None
     steps = config.iterations * config.updates.epochs * config.updates.minibatches
     left = config.averaging.decay**steps

@@ -273,8 +273,9 @@ def _joined(rows: Iterable[RawRow], key: str) -> Iterator[RawRow]:
     """Yields one row for all rows that share the value of `key`; each other field is the list of their values."""
     same: dict[Any, list[RawRow]] = {}
     for row in rows:
-        if row.fault is not None or row.values.get(key) is None:
-            yield RawRow(row.place, row.values, row.images, row.fault or f"it has no {key!r}, by which rows are joined")
+        if row.fault is not None or not isinstance(row.values.get(key), str | int):
+            fault = f"it needs a text or a number as {key!r}, by which rows are joined, got {row.values.get(key)!r:.80}"
+            yield RawRow(row.place, row.values, row.images, row.fault or fault)
         else:
             same.setdefault(row.values[key], []).append(row)
     for value, own in same.items():

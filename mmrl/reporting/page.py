@@ -141,8 +141,8 @@ def _tiles(numbers: Headline) -> str:
     if numbers.seconds is not None:
         tiles.append(_tile("training time", duration(numbers.seconds), "without evaluation"))
     each = f"{duration(numbers.seconds / numbers.iterations)} each" if numbers.seconds and numbers.iterations else ""
-    planned = numbers.planned is not None and not numbers.is_finished
-    whole = f" <span>of {count(numbers.planned or 0)}</span>" if planned else ""
+    planned = None if numbers.is_finished else numbers.planned
+    whole = "" if planned is None else f" <span>of {count(planned)}</span>"
     tiles.append(_tile("iterations", count(numbers.iterations) + whole, each))
     if numbers.network_calls is not None:
         tiles.append(_tile("network calls", count(numbers.network_calls), ""))

@@ -5,6 +5,7 @@ import json
 import os
 import platform
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
@@ -136,7 +137,7 @@ class RunLock:
     def _refuse_other(self, handle: int) -> Holder | None:
         """Returns the holder: this process, or one whose lock is free. Raises ConfigError for any other."""
         holder = _read(handle)
-        if holder is not None and self._is_of_another(holder, handle):
+        if holder is not None and holder.who != self.me and not self._is_free(holder, handle):
             silent = f"its last sign of life was {_silence(self.path, handle):.0f} s ago"
             raise ConfigError(
                 f"{self.folder} is in use: {holder}; {silent}. "
@@ -185,10 +186,17 @@ class RunLock:
 
     @property
     def is_taken(self) -> bool:
-        """Whether another process holds the lock, so that a run still trains."""
+        """Whether another process holds the lock, so that a run still trains.
+
+        Nothing is written: the age of another machine's lock is by this machine's clock.
+        """
         with self._for_reading() as handle:
             holder = None if handle is None else _read(handle)
-            return handle is not None and holder is not None and self._is_of_another(holder, handle)
+            if handle is None or holder is None or holder.who == self.me:
+                return False
+            if holder.who.is_of_this_machine:
+                return holder.who.is_running and not self._is_copy(holder)
+            return time.time() - os.fstat(handle).st_mtime <= PATIENCE
 
     @contextmanager
     def _for_reading(self) -> Iterator[int | None]:
@@ -202,9 +210,6 @@ class RunLock:
             yield handle
         finally:
             os.close(handle)
-
-    def _is_of_another(self, holder: Holder, handle: int) -> bool:
-        return holder.who != self.me and not self._is_free(holder, handle)
 
     def _renew(self, is_over: threading.Event) -> None:
         while not is_over.wait(RENEWAL):

@@ -336,7 +336,8 @@ class Scorer:
         for term, failure in zip(self.terms, first_failures, strict=False):
             if failure and term.name not in self._failed:
                 self._failed.add(term.name)
-                log.warning("left out of its group, as further ones that cannot be judged: %s", failure)
+                kept = "left out of its group" if term.counts else "without this score"
+                log.warning("a sample could not be judged, and is %s, as further ones are: %s", kept, failure)
 
     def score_in_graph(self, rollout: Rollout, outputs: Outputs, rows: Tensor, iteration: int) -> Tensor:
         """Returns the weighted sum of the rewards [N] for media made anew for the samples `rows` [N], with its

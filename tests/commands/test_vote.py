@@ -133,9 +133,11 @@ def test_an_answer_that_is_taken_back_leaves_the_file_until_it_is_given_anew(tmp
     file = run / "votes.jsonl"
     lines = file.read_bytes().splitlines(keepends=True)
     file.write_bytes(b"".join(lines) + b'{"cut')
+    file.chmod(0o664)  # of a group that votes
     state = json.loads(page.handle(Request("POST", "/undo", "", b"{}")).content)
     assert (state["answered"], state["task"]["name"]) == (1, second.name)
     assert file.read_bytes() == lines[0] + lines[2], "of another voter, and of another task"
+    assert file.stat().st_mode & 0o777 == 0o664
     anna.answer(second, [1], 1.0)
     assert [(one.voter, one.chosen) for one in read_votes(file)] == [("anna", (0,)), ("bert", (0,)), ("anna", (1,))]
     again = ballot(run)  # a second start goes on where the first one was

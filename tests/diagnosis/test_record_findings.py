@@ -31,8 +31,8 @@ LINES = ['{"iteration": 1, "reward/mean": 0.5}', '{"iteration": 2, "reward/mean"
 @pytest.mark.parametrize(
     ("summary", "how"),
     [
-        (None, "2 of 4 iterations: its process ended without a word"),
-        ({"iterations": 1, "is_complete": False}, "its process ended without a word"),  # it was resumed since
+        (None, "2 of 4 iterations: its process left no summary"),
+        ({"iterations": 1, "is_complete": False}, "its process left no summary"),  # it was resumed since
         ({"iterations": 2, "is_complete": False}, "it was stopped, and saved"),
         ({"iterations": 2, "is_complete": True}, r"a limit of its own ended it \(max_seconds 60\)"),
     ],

@@ -99,8 +99,12 @@ def planted(config: RunConfig, **curves: list[float]) -> History:
         ),
         (
             "reward_flat",
-            {"reward__mean": [0.4, 0.5] * 25, "groups__degenerate": [0.1] * 50},
-            {"reward__mean": [0.4, 0.5] * 8 + [0.5, 0.6] * 17, "groups__degenerate": [0.1] * 50},
+            {"reward__mean": [0.44, 0.46] * 25, "groups__degenerate": [0.1] * 50, "reward__std": [0.4] * 50},
+            {
+                "reward__mean": [0.44 + n / 1000 for n in range(50)],  # slowly: 0.1 in the whole run
+                "groups__degenerate": [0.1] * 50,
+                "reward__std": [0.4] * 50,
+            },
         ),
         (
             "reward_fell",
@@ -221,6 +225,27 @@ def test_groups_that_are_alike_since_all_is_learned_are_a_note() -> None:
     learned = findings_of(planted(config_of(), **curves, reward__mean=[0.4, 0.9, 0.95]))
     stuck = findings_of(planted(config_of(), **curves, reward__mean=[0.4, 0.45, 0.4]))
     assert [one.severity for one in (*learned, *stuck)] == ["note", "warning"]
+
+
+def test_a_reward_whose_mean_is_given_or_chosen_need_not_rise() -> None:
+    curves = {"reward__mean": [0.44, 0.46] * 25, "groups__degenerate": [0.1] * 50, "reward__std": [0.4] * 50}
+    judged = [f"rewards=[{{name: {name}}}]" for name in ("win_rate", "pairwise_judge")]
+    for settings in (["groups.mean_between=[0.2,0.8]"], *([one] for one in judged), ["sampler.name=given"]):
+        config = load_config("lab/grpo", settings)
+        assert "reward_flat" not in {one.name for one in findings_of(planted(config, **curves))}
+    level = curves | {"reward__mean": [0.5] * 50}
+    assert "reward_flat" not in {one.name for one in findings_of(planted(config_of(), **level))}
+
+
+def test_no_shipped_average_lags_where_it_is_evaluated() -> None:
+    for name in ("lab/grpo_care", "grpo_care_qwen25vl_7b"):  # averages of a reference, which nothing evaluates
+        assert findings_of(planted(load_config(name), reward__mean=[0.4])) == []
+
+
+def test_a_first_iteration_without_a_step_is_no_low_rate() -> None:
+    curves = {"optimizer__grad_norm": [0.7], "optimizer__steps": [1.0], "optimizer__learning_rate": [1e-4]}
+    found = findings_of(planted(config_of(), **curves, policy__entropy=[1.0], doctor__step__log_ratio=[0.0]))
+    assert "learning_rate_too_low" not in {one.name for one in found}
 
 
 def test_an_average_that_lags_behind_the_whole_run_is_named() -> None:

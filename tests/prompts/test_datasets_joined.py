@@ -1,5 +1,6 @@
 """Data sets that have several rows for each prompt: DSG-1k and DPG-Bench."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -56,9 +57,25 @@ def test_columns_may_have_other_names(tmp_path: Path) -> None:
         ("1,0", "one,0", "proposition_id must be a number, got 'one'"),
         ("2,0", "2,none", "dependency must be numbers with commas between them, got 'none'"),
         ("Are there trees?", "", "question_natural_language"),
-        ("vrd_57,bench near trees,trees", ",bench near trees,trees", "line 3: it has no 'item_id', by which rows"),
+        (
+            "vrd_57,bench near trees,trees",
+            ",bench near trees,trees",
+            "it needs a text or a number as 'item_id'",
+        ),
     ],
 )
 def test_broken_rows_are_named(old: str, new: str, message: str, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=message):
         read(tmp_path, BENCH.replace(old, new, 1))
+
+
+def test_rows_of_json_may_have_numbers_and_a_key_that_is_none_is_named(tmp_path: Path) -> None:
+    rows = [{"item_id": 7, "text": "a", "proposition_id": n, "dependency": n - 1, "question_natural_language": "Is it?"}
+            for n in (1, 2)]  # fmt: skip
+    file = tmp_path / "rows.jsonl"
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (one,) = load_dataset_prompts(DatasetSettings(path=str(file), layout="dsg"))
+    assert one.target["parents"] == ((), (0,))
+    file.write_text(json.dumps(rows[0] | {"item_id": ["a"]}))
+    with pytest.raises(ConfigError, match=r"rows.jsonl, line 1: it needs a text or a number .* got \['a'\]"):
+        load_dataset_prompts(DatasetSettings(path=str(file), layout="dsg"))

@@ -100,6 +100,14 @@ def test_a_lock_of_another_machine_is_free_after_a_minute_without_renewal(tmp_pa
     assert [path.name for path in tmp_path.iterdir()] == [LOCK]
 
 
+def test_whether_a_lock_is_taken_is_read_without_a_trace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Path, "touch", lambda path: pytest.fail("a reader may not write here"))
+    for seconds, is_taken in ((30, True), (90, False)):
+        away(tmp_path, seconds)
+        assert RunLock(tmp_path).is_taken is is_taken
+    assert not RunLock(tmp_path / "none").is_taken
+
+
 def test_a_damaged_lock_is_nobodys_and_free_after_a_minute(tmp_path: Path) -> None:
     for damaged in (b"{", b"[" * 100_000, b'{"who": 3}', b"\xff\x00"):
         (tmp_path / LOCK).write_bytes(damaged)

@@ -202,6 +202,18 @@ def test_settings_are_checked(terms: tuple[RewardTerm, ...], share: float, messa
         Scorer(terms, share)
 
 
+def test_why_a_reward_fails_is_said_once_for_each(caplog: pytest.LogCaptureFixture) -> None:
+    broken: Any = ScriptedReward(lambda batch: torch.tensor([0.5, math.nan, 0.0, 1.0]))
+    terms = RewardTerm("broken", broken), RewardTerm("logged", broken, weight=0.0)
+    scorer = Scorer(terms, max_failed_share=0.5)
+    for _ in range(2):
+        judged = scorer.judge(rollout(2), 0)
+        scorer.check(judged.scores, judged.first_failures)
+    left_out, kept = [record.getMessage() for record in caplog.records]
+    assert "is left out of its group, as further ones are: broken" in left_out
+    assert "is without this score, as further ones are: logged" in kept
+
+
 def test_a_score_outside_of_the_stated_range_is_said_once_and_stays(caplog: pytest.LogCaptureFixture) -> None:
     """`range` scales the axes of the report and tells a user what to expect; a wrong one is no failure."""
 

@@ -35,8 +35,7 @@ class Dsg:
     )
 
     def prompt(self, row: Row) -> Prompt:
-        lists = [row_values.texts(row.need(name), name) for name in self.fields[1:]]
-        texts, ids, dependencies, questions = lists
+        texts, ids, dependencies, questions = (_texts(row, name) for name in self.fields[1:])
         numbers = [_numbers(one, "proposition_id", 1)[0] for one in ids]
         if len({*numbers, NO_PARENT}) <= len(numbers):
             raise BadRow(f"the proposition_id of its questions must differ and not be {NO_PARENT}, got {numbers}")
@@ -57,6 +56,13 @@ class Dsg:
             "category_broad": ["entity", "entity", "relation"],
             "question_natural_language": questions,
         }
+
+
+def _texts(row: Row, name: str) -> tuple[str, ...]:
+    """Returns the values of a field in all rows; numbers, as files other than csv have them, as texts."""
+    values = row.need(name)
+    plain = [str(one) if type(one) is int else one for one in values] if isinstance(values, list) else values
+    return row_values.texts(plain, name)
 
 
 def _numbers(text: str, name: str, count: int | None = None) -> list[int]:
