@@ -18,13 +18,13 @@ from mmrl.reporting.prompt_groups import GroupRecord
 from mmrl.reporting.record import Record, Series, add_line, read_record_of
 from mmrl.reporting.sample_cards import Served, group_cards, over_time, sample_cards, some_of
 from mmrl.reporting.samples import read_snapshot, saved_iterations
-from mmrl.run_directory.lock import RunLock
 from mmrl.system.errors import ConfigError
 
 KINDS = ("samples", "rollouts")
 LOGS = ("metrics.jsonl", "groups.jsonl", "findings.jsonl")
 SHARE = 0.01  # of one core, that rendering takes at most
 SHORTEST = 1.0  # seconds between two renderings
+LOCK_SECONDS = 60.0  # a run renews its lock every ten
 
 
 @dataclass
@@ -95,7 +95,7 @@ class LiveRun:
 
     def _seen(self) -> object:
         """Returns what changes where the run writes anything that the page shows; reads no file."""
-        return (*map(_stamp_of, self._files()), self._is_training)
+        return (*map(_stamp_of, self._files()), self._is_training())
 
     def _files(self) -> Iterator[Path]:
         yield from (self.run / name for name in (*LOGS, "summary.json", "config.yaml"))
@@ -104,9 +104,11 @@ class LiveRun:
             newest = max(folders, key=lambda path: int(path.name), default=self.run / kind)
             yield from (self.run / kind, newest, newest / "samples.json")
 
-    @property
     def _is_training(self) -> bool:
-        return RunLock(self.run.absolute()).is_taken
+        try:
+            return time.time() - (self.run / "lock.json").stat().st_mtime < LOCK_SECONDS
+        except OSError:
+            return False
 
     def _render(self) -> None:
         try:
@@ -154,12 +156,12 @@ class LiveRun:
 
     def _without_former_end(self, record: Record) -> Record:
         """Returns the record of a run that trains without the summary of where it was stopped before."""
-        return replace(record, summary={}) if record.summary and self._is_training else record
+        return replace(record, summary={}) if record.summary and self._is_training() else record
 
     def _status(self, record: Record) -> str:
-        if record.summary.get("is_complete") is True and not self._is_training:
+        if record.summary.get("is_complete") is True and not self._is_training():
             return '<p class="status">Finished.</p>'
-        if self._is_training:
+        if self._is_training():
             left = seconds_left(record)
             about = f", about {duration(left)} of training left" if left else ""
             return f'<p class="status live">Training now{about}; this page follows.</p>'
