@@ -67,7 +67,7 @@ def _texts(row: Row, name: str) -> tuple[str, ...]:
 
 def _numbers(text: str, name: str, count: int | None = None) -> list[int]:
     parts = [part.strip() for part in text.split(",")]
-    if not all(re.fullmatch(r"\d+", part, re.ASCII) for part in parts) or count not in (None, len(parts)):
+    if not all(re.fullmatch(r"\d{1,9}", part, re.ASCII) for part in parts) or count not in (None, len(parts)):
         raise BadRow(
             f"{name} must be {'numbers with commas between them' if count is None else 'a number'}, got {text!r:.80}"
         )
