@@ -61,8 +61,8 @@ def doctor(source: str, overrides: Sequence[str] = (), *, is_tiny: bool = False)
     with tempfile.TemporaryDirectory(prefix="mmrl-doctor-") as name:
         if is_tiny:
             return [*found, *_of_twins(config, Path(name))]
-        iterations = _whole_iterations(source, overrides, config)
-        return [*_of_first_iterations(source, overrides, config, Path(name) / "run", iterations), *found]
+        whole = config.model_copy(update={"iterations": _whole_iterations(source, overrides, config)})
+        return [*_of_first_iterations(source, overrides, whole, Path(name) / "run"), *found]
 
 
 def _whole_iterations(source: str, overrides: Sequence[str], wanted: RunConfig) -> int:
@@ -105,13 +105,8 @@ def _rollout_calls(config: RunConfig, **changed: bool) -> int | None:
     return round(sum(plan.num_rollout_calls * count for plan, count in plans))
 
 
-def _of_first_iterations(
-    source: str, overrides: Sequence[str], wanted: RunConfig, run: Path, iterations: int
-) -> list[Finding]:
-    """Trains a shortened run of a config, `wanted` as the user has it, and returns the findings on it.
-
-    `iterations`: those of the run that the config is for.
-    """
+def _of_first_iterations(source: str, overrides: Sequence[str], wanted: RunConfig, run: Path) -> list[Finding]:
+    """Trains a shortened run of a config, `wanted` as it is to be trained in the end; returns the findings on it."""
     evaluation = wanted.evaluation
     short = [*SHORT, *(SHORT_EVALUATION if evaluation is not None else ()), *overrides]
     if evaluation is not None and not 0 < (evaluation.num_prompts or 0) <= HELD_OUT_PROMPTS:
@@ -130,7 +125,8 @@ def _of_first_iterations(
         ended.append(_diverged(error, config))
     if not (run / "metrics.jsonl").exists():
         return ended
-    whole = config.model_copy(update={"iterations": iterations})
+    # what its settings say is of the run that it is to be
+    whole = config.model_copy(update={"iterations": wanted.iterations})
     history = History.of_record(read_record(run), whole)
     ended = [replace(one, iteration=history.iteration + 1) for one in ended]
     skipped, steps = (history.mean(f"optimizer/{name}", fewest=1) for name in ("skipped", "steps"))

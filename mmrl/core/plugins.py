@@ -258,10 +258,8 @@ def explain(error: ValidationError, place: str, owner: type, beside: Sequence[st
             lines.append(outside)
         else:
             message = _in_yaml(problem["msg"])
-            is_whole = problem["type"] == "value_error" and isinstance(
-                problem["input"], Mapping
-            )  # a rule of all fields
-            is_said = ", got " in message or is_whole
+            is_of_all_fields = problem["type"] == "value_error" and isinstance(problem["input"], Mapping)
+            is_said = ", got " in message or is_of_all_fields
             lines.append(f"{where}: {message}" + ("" if is_said else f", got {problem['input']!r}"))
     for (where, allowed), all_wrong in unknown.items():
         lines.append(f"{where} has no field {' and no '.join(all_wrong)}; its fields are {allowed}")

@@ -5,8 +5,9 @@ import math
 from mmrl.diagnosis.history import History
 from mmrl.diagnosis.symptoms import Rule, Symptom
 
-HELD = 0.2, 10.0  # mean |log ratio| of one iteration that is too far: nats of tokens; clip ranges of other decisions
-LEAST = 1e-4, 2e-3  # that is next to nothing
+# Mean |log ratio| of one iteration that is next to nothing, and that is too far.
+OF_TOKENS = 1e-4, 0.2  # nats
+OF_OTHERS = 2e-3, 10.0  # clip ranges
 LITTLE = {"temperature": 0.3, "noise_level": 0.05}  # settings of samplers below which samples hardly differ
 
 
@@ -14,12 +15,13 @@ def _learning_rate_too_high(history: History) -> Symptom | None:
     """On the labs a healthy mean |log ratio| of tokens is 0.01 to 0.06 nats; 10 times the rate gives 0.29, 30 times
     1.2. At 0.2 the mean token has left the usual clip range. In units of the clip range 0.8 and 2 are healthy, 26 to
     190 are at 10 to 30 times the rate."""
-    step, (unit, is_of_tokens) = history.first("doctor/step/log_ratio", 1), _unit(history)
-    size = max(history.mean("loss/log_ratio_size", 1) or 0.0 if is_of_tokens else 0.0, step or 0.0)
-    usual = HELD[0 if is_of_tokens else 1] * unit
-    if size < usual:
+    size, far = history.first("doctor/step/log_ratio", 1) or 0.0, _limits(history)[1]
+    if _is_of_tokens(history):
+        size = max(size, history.mean("loss/log_ratio_size", 1) or 0.0)
+    if size < far:
         return None
-    rate, factor = history.config.optimizer.learning_rate, size / (usual / 5)
+    rate, usual = history.config.optimizer.learning_rate, far / 5
+    factor = size / usual
     by = "3 to 10" if factor < 30 else f"{10 ** math.floor(math.log10(factor) + 0.5):g}"
     little = [
         f"sampler.{name} (it is {value:g})"
@@ -29,7 +31,7 @@ def _learning_rate_too_high(history: History) -> Symptom | None:
     first = f"raise {little[0]} first: samples that hardly differ make each step large; then " if little else ""
     return Symptom(
         "warning",
-        f"one iteration moved the log-prob of each decision by {size:.2g} on average, where {usual / 5:.2g} is "
+        f"one iteration moved the log-prob of each decision by {size:.2g} on average, where {usual:.2g} is "
         "usual: the steps are far larger than what the clip range can hold",
         size,
         f"{first}lower optimizer.learning_rate (it is {rate:g}) by {by} and begin again: a model that broke does not "
@@ -43,11 +45,11 @@ def _learning_rate_too_low(history: History) -> Symptom | None:
     now, norm = (history.mean(f"optimizer/{name}", 1) for name in ("learning_rate", "grad_norm"))
     if not now or not norm or now < settings.learning_rate / 2 or history.iteration <= settings.warmup:
         return None
-    step, (unit, is_of_tokens) = history.first("doctor/step/log_ratio", 1), _unit(history)
-    size = step if settings.warmup == 0 else None  # of the first iteration
+    # the step is of the first iteration
+    size = history.first("doctor/step/log_ratio", 1) if settings.warmup == 0 else None
     if steps is not None and steps >= 2:  # before the first one the ratio is 1
         size = history.mean("loss/log_ratio_size", 1)
-    if not size or not math.isfinite(unit) or size >= LEAST[0 if is_of_tokens else 1] * unit:
+    if not size or size >= _limits(history)[0]:
         return None
     return Symptom(
         "warning",
@@ -57,17 +59,22 @@ def _learning_rate_too_low(history: History) -> Symptom | None:
     )
 
 
-def _unit(history: History) -> tuple[float, bool]:
-    """Returns the unit of log-ratios, and whether they are those of tokens: 1 nat, or else the clip range."""
-    clip = history.config.loss.get("clip_low")
-    is_of_tokens = "policy/entropy" in history.values
-    return 1.0 if is_of_tokens else clip if isinstance(clip, float) else math.inf, is_of_tokens
+def _limits(history: History) -> tuple[float, float]:
+    """Returns the mean |log ratio| that is next to nothing, and that is too far; 0 and infinity without a unit."""
+    if _is_of_tokens(history):
+        return OF_TOKENS
+    clip, (least, far) = history.config.loss.get("clip_low"), OF_OTHERS
+    return (least * clip, far * clip) if isinstance(clip, float) else (0.0, math.inf)
+
+
+def _is_of_tokens(history: History) -> bool:
+    return "policy/entropy" in history.values
 
 
 def _never_clips(history: History) -> Symptom | None:
     """A run of four passes with a range 67 times too wide clips 0.002; the healthy one 0.31."""
     clipped = _clipped(history)
-    if clipped is None or clipped >= 0.003 or history.config.updates.epochs < 2 or "policy/entropy" in history.values:
+    if clipped is None or clipped >= 0.003 or history.config.updates.epochs < 2 or _is_of_tokens(history):
         return None  # 0.2 is right for tokens, and their runs at a low rate clip next to nothing
     if history.iteration < history.config.optimizer.warmup + 3:
         return None
@@ -118,7 +125,7 @@ def _entropy_collapsed(history: History) -> Symptom | None:
 def _far_from_reference(history: History) -> Symptom | None:
     """The KL of tokens levels off at 0.2 nats on the healthy lab; where a reward is found far away it passes 1."""
     size = history.mean("loss/kl", 3)
-    if size is None or size < 1.0 or "policy/entropy" not in history.values:
+    if size is None or size < 1.0 or not _is_of_tokens(history):
         return None
     return Symptom(
         "warning",

@@ -36,10 +36,10 @@ def _reward_flat(history: History) -> Symptom | None:
     The rise between the thirds, plus two standard errors, is carried on to the last iteration. Healthy labs rise by 0.3
     to 1.5 spreads.
     """
-    means, scores = ([value for _, value in history.values.get(name, [])] for name in ("reward/mean", HELD_OUT))
     spread, wanted = history.first("reward/std", 1), history.config.iterations
-    if spread is None or len(means) < max(LONG, wanted / 2) or not _may_rise(history):
+    if spread is None or len(history.values.get("reward/mean", ())) < max(LONG, wanted / 2) or not _may_rise(history):
         return None
+    means, scores = ([value for _, value in history.values.get(name, ())] for name in ("reward/mean", HELD_OUT))
     third = len(means) // 3
     first, last = means[:third], means[-third:]
     error = math.sqrt((pvariance(first) + pvariance(last)) / third)
@@ -80,7 +80,7 @@ def _held_out_fell(history: History) -> Symptom | None:
     best = (
         "nothing that was trained is better than the model before"
         if at == 0
-        else (f"iteration {at} was best: `mmrl export RUN --checkpoint best` takes it where it was saved")
+        else f"iteration {at} was best: `mmrl export RUN --checkpoint best` takes it where it was saved"
     )
     return Symptom(
         "warning",

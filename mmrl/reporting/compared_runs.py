@@ -10,10 +10,9 @@ from typing import Any
 from mmrl.core.config import label_of
 from mmrl.reporting.findings import Finding, in_order, read_findings
 from mmrl.reporting.headline import Headline, headline
-from mmrl.reporting.record import Record, read_record
+from mmrl.reporting.record import Record, parsed_settings, read_record
 from mmrl.reporting.theme import NUM_COLOURS
 from mmrl.system.errors import ConfigError
-from mmrl.system.yaml_text import parse_yaml
 
 FEWEST, MOST = 2, NUM_COLOURS  # runs of one comparison: a colour for each
 MISSING = object()  # the value of a setting that a run does not have
@@ -86,11 +85,8 @@ def labels(paths: Sequence[Path]) -> list[str]:
 
 def settings_of(config: str | None) -> dict[str, Any] | None:
     """Returns the settings of a config.yaml by flat names; None where it is missing or no YAML mapping."""
-    try:
-        settings = parse_yaml(config or "", "config.yaml")
-    except ConfigError:
-        return None
-    return flattened(settings) if isinstance(settings, dict) else None
+    settings = parsed_settings(config)
+    return None if settings is None else flattened(settings)
 
 
 def flattened(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

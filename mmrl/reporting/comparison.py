@@ -8,7 +8,7 @@ from mmrl.reporting.charts import Axis, Line, axis_chooser
 from mmrl.reporting.compared_runs import MISSING, ComparedRun, differences, shown_value
 from mmrl.reporting.curves import DIAGNOSTICS, Axes, Charts, Diagnostic, add_card, card, charts_grid
 from mmrl.reporting.document import Section, grid, loading_nothing
-from mmrl.reporting.formatting import NOTHING, breakable, count, duration, number, shown_text
+from mmrl.reporting.formatting import NOTHING, breakable, count, counted, duration, number, shown_text
 from mmrl.reporting.players import Players
 from mmrl.reporting.record import Series, held_out
 from mmrl.reporting.sample_pairs import folded, output, room_of
@@ -188,7 +188,7 @@ def _findings(run: ComparedRun) -> str:
     num_fatal = sum(one.severity == "fatal" for one in run.findings)
     num_warnings = len(run.findings) - num_fatal
     parts = [f'<b class="fatal">{num_fatal} fatal</b>'] if num_fatal else []
-    parts += [f"{num_warnings} warning{'s' if num_warnings > 1 else ''}"] if num_warnings else []
+    parts += [counted(num_warnings, "warning")] if num_warnings else []
     name = run.findings[0].name
     shown = breakable(name if len(name) <= MAX_NAME else name[:MAX_NAME] + "...")
     return f'{", ".join(parts)}<span class="state">{shown}</span>'

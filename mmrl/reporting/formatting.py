@@ -44,6 +44,11 @@ def count(value: float) -> str:
     return f"{value:,.0f}"
 
 
+def counted(value: float, what: str) -> str:
+    """Returns a whole number of things, whose word for one is `what`."""
+    return f"{count(value)} {what}{'' if count(value) == '1' else 's'}"
+
+
 def duration(seconds: float) -> str:
     """Returns seconds as `3 ms`, `4.20 s`, `27 s`, `3 min 12 s` or `4 h 05 min`."""
     if 0 < seconds < 0.0095:

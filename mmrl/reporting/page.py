@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from mmrl.reporting.charts import share_bar
 from mmrl.reporting.curves import charts_grid, diagnostics, resource_curves, reward_breakdown, score_curves
 from mmrl.reporting.document import Section, grid, loading_nothing
-from mmrl.reporting.formatting import count, duration, number, shown_text
+from mmrl.reporting.formatting import count, counted, duration, number, shown_text
 from mmrl.reporting.headline import Headline, headline
 from mmrl.reporting.overoptimisation import distance_curves
 from mmrl.reporting.prompt_groups import GroupRecord, groups_about, groups_table, prompt_histories
@@ -117,17 +117,13 @@ def _cost(numbers: Headline) -> str:
     """Returns the iterations and the network calls, in words; of a run that did not finish also how many it was for."""
     planned = None if numbers.is_finished else numbers.planned
     if planned is None:
-        cost = _counted(numbers.iterations, "iteration")
+        cost = counted(numbers.iterations, "iteration")
     elif numbers.iterations == 0:
-        cost = f"0 of {_counted(planned, 'iteration')}"
+        cost = f"0 of {counted(planned, 'iteration')}"
     else:
         cost = f"iteration {count(numbers.iterations)} of {count(planned)}"
     calls = numbers.network_calls
-    return cost if calls is None else f"{cost}, {_counted(calls, 'network call')}"
-
-
-def _counted(value: float, what: str) -> str:
-    return f"{count(value)} {what}{'' if count(value) == '1' else 's'}"
+    return cost if calls is None else f"{cost}, {counted(calls, 'network call')}"
 
 
 def _tiles(numbers: Headline) -> str:

@@ -60,11 +60,7 @@ class Record:
     @cached_property
     def settings(self) -> dict[str, Any]:
         """Returns the settings of config.yaml; empty where it is missing or no YAML mapping."""
-        try:
-            settings = parse_yaml(self.config or "", "config.yaml")
-        except ConfigError:
-            return {}
-        return settings if isinstance(settings, dict) else {}
+        return parsed_settings(self.config) or {}
 
     @cached_property
     def other_samplers(self) -> list[str]:
@@ -81,6 +77,15 @@ class Record:
         """Returns the sum of a metric over the run; None where it has no finite value."""
         series = self.finite(name)
         return None if series is None else math.fsum(series.values)
+
+
+def parsed_settings(config: str | None) -> dict[str, Any] | None:
+    """Returns the settings in the text of a config.yaml; None where it is missing or no YAML mapping."""
+    try:
+        settings = parse_yaml(config or "", "config.yaml")
+    except ConfigError:
+        return None
+    return settings if isinstance(settings, dict) else None
 
 
 def read_record(run: Path) -> Record:

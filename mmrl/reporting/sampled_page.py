@@ -6,7 +6,7 @@ from pathlib import Path
 
 from mmrl.reporting.contact_sheet import sampled_sheet
 from mmrl.reporting.document import Section, loading_nothing
-from mmrl.reporting.formatting import breakable, count, number, shown_text
+from mmrl.reporting.formatting import breakable, count, counted, number, shown_text
 from mmrl.reporting.players import Players
 from mmrl.reporting.sample_cards import Inlined, cell
 from mmrl.reporting.samples import LARGEST_ANSWERED, Sample, SavedTurn, read_snapshot
@@ -73,7 +73,7 @@ def sampled_page(samples: Sequence[Sample], name: str) -> str:
     )
     header = (
         f'<header><p class="eyebrow">mmrl sample</p><h1>{shown_text(name)}</h1>'
-        f'<p class="lead">{_counted(len(samples), what[0])} of {_counted(num_prompts, what[1])}.{cut}</p>'
+        f'<p class="lead">{counted(len(samples), what[0])} of {counted(num_prompts, what[1])}.{cut}</p>'
         f"{_means(samples)}{_legend() if episodes else ''}</header>"
     )
     return loading_nothing(f"{name}, samples", header, sections, own_style=STYLE)
@@ -87,10 +87,6 @@ def mean_scores(samples: Sequence[Sample]) -> dict[str, tuple[float, int]]:
             if value is not None:
                 values.setdefault(name, []).append(value)
     return {name: (sum(some) / len(some), len(some)) for name, some in values.items()}
-
-
-def _counted(amount: int, what: str) -> str:
-    return f"{count(amount)} {what}{'' if amount == 1 else 's'}"
 
 
 def _means(samples: Sequence[Sample]) -> str:

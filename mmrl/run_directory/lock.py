@@ -6,11 +6,11 @@ import os
 import platform
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from datetime import datetime
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 
 from pydantic import TypeAdapter, ValidationError
@@ -136,9 +136,9 @@ class RunLock:
 
     def _refuse_other(self, handle: int) -> Holder | None:
         """Returns the holder: this process, or one whose lock is free. Raises ConfigError for any other."""
-        holder = _read(handle)
-        if holder is not None and holder.who != self.me and not self._is_free(holder, handle):
-            silent = f"its last sign of life was {_silence(self.path, handle):.0f} s ago"
+        holder, silence = _read(handle), partial(_silence, self.path, handle)
+        if holder is not None and holder.who != self.me and not self._is_free(holder, silence):
+            silent = f"its last sign of life was {silence():.0f} s ago"
             raise ConfigError(
                 f"{self.folder} is in use: {holder}; {silent}. "
                 "Wait until it has ended, or stop it first; report, evaluate, sample and export may read beside it"
@@ -194,9 +194,7 @@ class RunLock:
             holder = None if handle is None else _read(handle)
             if handle is None or holder is None or holder.who == self.me:
                 return False
-            if holder.who.is_of_this_machine:
-                return holder.who.is_running and not self._is_copy(holder)
-            return time.time() - os.fstat(handle).st_mtime <= PATIENCE
+            return not self._is_free(holder, lambda: time.time() - os.fstat(handle).st_mtime)
 
     @contextmanager
     def _for_reading(self) -> Iterator[int | None]:
@@ -217,10 +215,11 @@ class RunLock:
                 with suppress(OSError):  # a disk that is away for a moment: `check` raises where it stays away
                     os.utime(self.path)
 
-    def _is_free(self, holder: Holder, handle: int) -> bool:
+    def _is_free(self, holder: Holder, silence: Callable[[], float]) -> bool:
+        """Returns whether nobody trains there; `silence`: the seconds since another machine renewed its lock."""
         if holder.who.is_of_this_machine:
             return not holder.who.is_running or self._is_copy(holder)
-        return _silence(self.path, handle) > PATIENCE
+        return silence() > PATIENCE
 
     def _is_copy(self, holder: Holder) -> bool:
         """Returns whether the lock came with a copy of the run directory, and still stands in the original."""

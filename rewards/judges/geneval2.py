@@ -70,14 +70,12 @@ class Geneval2(Checked):
         assert self._vlm is not None, "prepare comes before score"
         assert batch.outputs.images is not None, "scoring checks needs"
         atoms = [_atoms(prompt) for prompt in batch.prompts]
-        shown = pictures(batch.outputs.images)
-        log_probs = self._vlm.word_log_probs(
-            [[image] for image, own in zip(shown, atoms, strict=True) for _ in own],
-            [f"{question} {self.ending}" for own in atoms for question, _ in own],
-            [[self._tokens(answer)] for own in atoms for _, answer in own],
+        parts = self._vlm.log_probs_of_each(
+            pictures(batch.outputs.images),
+            [[f"{question} {self.ending}" for question, _ in own] for own in atoms],
+            [[[self._tokens(answer)] for _, answer in own] for own in atoms],
             at_once=self.questions_at_once,
-        )[:, 0]
-        parts = log_probs.split([len(own) for own in atoms])
+        )
         means = [part.mean().exp() if self.mean == "geometric" else part.exp().mean() for part in parts]
         return torch.stack(means)
 

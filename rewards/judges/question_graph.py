@@ -71,15 +71,14 @@ class QuestionGraph(Checked):
         assert self._vlm is not None, "prepare comes before score"
         assert batch.outputs.images is not None, "scoring checks needs"
         graphs = [_questions(prompt) for prompt in batch.prompts]
-        shown = pictures(batch.outputs.images)
-        log_probs = self._vlm.word_log_probs(
-            [[image] for image, (texts, _) in zip(shown, graphs, strict=True) for _ in texts],
-            [f"{text} {self.ending}" for texts, _ in graphs for text in texts],
-            [self._answers for texts, _ in graphs for _ in texts],
+        log_probs = self._vlm.log_probs_of_each(
+            pictures(batch.outputs.images),
+            [[f"{text} {self.ending}" for text in texts] for texts, _ in graphs],
+            [[self._answers] * len(texts) for texts, _ in graphs],
             at_once=self.questions_at_once,
-        )  # [all questions, 2]
-        answers = (log_probs[:, 0] > log_probs[:, 1]).split([len(texts) for texts, _ in graphs])
-        shares = [self._share(own.tolist(), parents) for own, (_, parents) in zip(answers, graphs, strict=True)]
+        )
+        answers = [(own[:, 0] > own[:, 1]).tolist() for own in log_probs]
+        shares = [self._share(own, parents) for own, (_, parents) in zip(answers, graphs, strict=True)]
         return torch.tensor(shares, dtype=torch.float32)
 
     def _share(self, answers: Sequence[bool], parents: Sequence[Sequence[int]]) -> float:

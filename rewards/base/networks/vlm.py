@@ -95,6 +95,26 @@ class Vlm:
                 rows.append(torch.stack([row[list(tokens)].logsumexp(0) for tokens in own]))
         return torch.stack(rows).clamp_max(0)  # a sum of probabilities may round to more than 1
 
+    def log_probs_of_each(
+        self,
+        images: "Sequence[Image]",
+        questions: Sequence[Sequence[str]],
+        words: Sequence[Sequence[Sequence[Sequence[int]]]],
+        *,
+        at_once: int,
+    ) -> list[Tensor]:
+        """Returns for each image [its questions, n] float32, as `word_log_probs`: of n words for each of its questions.
+
+        The questions of all images stand in common batches.
+        """
+        log_probs = self.word_log_probs(
+            [[image] for image, own in zip(images, questions, strict=True) for _ in own],
+            [question for own in questions for question in own],
+            [answers for own in words for answers in own],
+            at_once=at_once,
+        )
+        return list(log_probs.split([len(own) for own in questions]))
+
     def _first_log_probs(self, images: "Sequence[Sequence[Image]]", questions: Sequence[str], start: str) -> Tensor:
         """Returns [B, V] float32: the log-probs of the token after `start` in the answers to B questions."""
         chats = [
