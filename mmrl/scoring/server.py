@@ -271,3 +271,4 @@ def serving(server: RewardServer, host: str, port: int) -> Iterator[str]:
         finally:
             web.should_exit = True
             thread.join(_GOODBYE + 5)
+            listener.close()  # which the server closed, if it ever started
