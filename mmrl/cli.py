@@ -153,7 +153,10 @@ def check(
     checked = load_config(config, overrides or [])
     if gpu is not None:
         return show(gpu_forecast(checked, gpu, prompt_tokens), as_json)
-    summary = check_tiny(checked) if tiny else check_proven(checked) if prove else plan_summary(checked)
+    if tiny:
+        summary = check_tiny(checked, is_shown=is_main())
+    else:
+        summary = check_proven(checked) if prove else plan_summary(checked)
     show(summary, as_json)
     if not summary.get("is_good", True):
         raise typer.Exit(1)
@@ -335,13 +338,13 @@ def evaluate(
     which, checkpoint = weights_named(weights), checkpoint_named(at)
     if suite:
         from mmrl.commands.suite import Wanted, evaluate_suites
-        from mmrl.commands.suite_card import markdown
+        from mmrl.commands.suite_card import shown
 
         wanted = Wanted(source, which, checkpoint, overrides or [], data=data, limit=limit, is_tiny=tiny, out=out)
         with redirect_stdout(sys.stderr) if as_json else nullcontext():  # what a reward prints is no JSON
             cards = evaluate_suites(wanted, suite)
         if is_main():
-            print(json.dumps(cards, indent=2) if as_json else "\n".join(map(markdown, cards)))
+            print(json.dumps(cards, indent=2)) if as_json else shown(cards)
         return
     given = {"--data": data, "--limit": limit, "--tiny": tiny or None, "--out": out}
     if alone := [name for name, value in given.items() if value is not None]:
@@ -418,6 +421,9 @@ def vote(
     ] = None,
     limit: Annotated[int | None, typer.Option("--limit", min=1, help="The most tasks.")] = None,
     seed: Annotated[int, typer.Option("--seed", help="Of which outputs meet, and of their order.")] = 0,
+    criterion: Annotated[
+        str, typer.Option("--criterion", help="By what the outputs are compared, in words for the page.")
+    ] = "",
     out: Annotated[
         Path | None, typer.Option("--out", help="The file of the votes; RUN/votes.jsonl by default.")
     ] = None,
@@ -432,7 +438,7 @@ def vote(
     from mmrl.commands.vote import vote as vote_on
     from mmrl.commands.vote_tasks import VoteSettings
 
-    settings = VoteSettings.checked(voter, form, size, tuple(iteration or ()), limit, seed)
+    settings = VoteSettings.checked(voter, form, size, tuple(iteration or ()), limit, seed, criterion)
     sources = [source] if against is None else [source, against]
     if summary:
         print(summary_of(sources, settings, out=out))

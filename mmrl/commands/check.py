@@ -1,7 +1,6 @@
 """`mmrl check`: the plan and the cost of a config; with `--tiny` a dry run on small random twins of all parts."""
 
 import math
-import tempfile
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, suppress
@@ -46,6 +45,8 @@ from mmrl.reporting.tracking import Tracking
 from mmrl.scoring import during_sampling
 from mmrl.scoring.scorer import Scorer
 from mmrl.system.errors import ConfigError, RunError
+from mmrl.system.files import scratch_folder
+from mmrl.system.progress_bars import Screen, TrainingBar
 from mmrl.training.examination import Examination
 from mmrl.training.processes import Processes
 from mmrl.training.trainer import Trainer
@@ -61,8 +62,8 @@ def plan_summary(config: RunConfig, num_processes: int = 1) -> dict[str, Any]:
     Calls are network evaluations in batch elements; guidance doubles each. Data files that are not on this machine are
     named, and synthetic rows of their layout are checked in their place. Raises ConfigError for an invalid config.
     """
-    with tempfile.TemporaryDirectory(prefix="mmrl-check-") as name:
-        prompts, missing = with_stand_ins(config.prompts, Path(name), config.seed, roles=roles_of(config))
+    with scratch_folder("check") as folder:
+        prompts, missing = with_stand_ins(config.prompts, folder, config.seed, roles=roles_of(config))
         parts = build(config.model_copy(update={"prompts": prompts}))
         if not missing:
             parts = judged_by_settings(config, parts)
@@ -112,8 +113,8 @@ def gpu_forecast(config: RunConfig, gpu: str, prompt_tokens: int) -> dict[str, A
 
     Raises ConfigError for an invalid config, an unknown GPU, or a model whose architecture is not known.
     """
-    with tempfile.TemporaryDirectory(prefix="mmrl-check-") as name:
-        prompts, _ = with_stand_ins(config.prompts, Path(name), config.seed, roles=roles_of(config))
+    with scratch_folder("check") as folder:
+        prompts, _ = with_stand_ins(config.prompts, folder, config.seed, roles=roles_of(config))
         parts = build(config.model_copy(update={"prompts": prompts}))
     numbers = batches.fitting_on(config, parts, known_gpu(gpu), prompt_tokens)
     sized, parts = batches.with_numbers(config, numbers), batches.parts_with_numbers(parts, numbers)
@@ -151,30 +152,38 @@ def _num_held_out(config: RunConfig, evaluation: EvaluationParts) -> int | str:
 
 
 def check_tiny(
-    config: RunConfig, metrics: MetricsLog | None = None, examination: Examination | None = None
+    config: RunConfig,
+    metrics: MetricsLog | None = None,
+    examination: Examination | None = None,
+    *,
+    is_shown: bool = False,
 ) -> dict[str, Any]:
     """Runs two full iterations, an evaluation and checkpoints with small random twins of all parts, on a run's device.
 
     Sizes shrink, the code that runs does not. A data set that is not on this machine is replaced by synthetic rows of
     its layout. Returns what was observed; `is_good` in it says whether all is well. `metrics`: a file for the numbers
     of the run. `examination`: measures more of it for the doctor; its network calls are then among those observed.
+    `is_shown`: says on stderr what is being done.
     Raises ConfigError for an invalid config, RunError where the run fails.
     """
     from transformers.utils import logging
 
     logging.disable_progress_bar()  # of files of a few kilobytes
-    with tempfile.TemporaryDirectory(prefix="mmrl-check-") as name:
+    with scratch_folder("check") as folder:
         small = _shrunk(config)
         small = small.model_copy(
-            update={"prompts": tiny_prompts(config.prompts, Path(name) / "data", config.seed, roles=roles_of(config))}
+            update={"prompts": tiny_prompts(config.prompts, folder / "data", config.seed, roles=roles_of(config))}
         )
-        _, missing = with_stand_ins(config.prompts, Path(name) / "missing", config.seed)
+        _, missing = with_stand_ins(config.prompts, folder / "missing", config.seed)
         built = build(small)
         with ExitStack() as stack:
             for one in shrinking(built.policy, built.scorers):
                 stack.enter_context(one.shrunk())
-            twins, tracking = _twins(built, small, Path(name)), Tracking(metrics)
-            findings = _tried(twins, small, Path(name), tracking, examination, is_restated=bool(missing))
+            bar = TrainingBar(small.iterations, every=1, console=Screen(is_error=True)) if is_shown else None
+            if bar is not None:
+                bar.say("small random twins of all parts are made, and trained for two iterations")
+            twins, tracking = _twins(built, small, folder), Tracking(metrics, progress=bar)
+            findings = _tried(twins, small, folder, tracking, examination, is_restated=bool(missing))
         return {"rows made up in place of": ", ".join(missing)} | findings if missing else findings
 
 

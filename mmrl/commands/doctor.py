@@ -1,6 +1,5 @@
 """`mmrl doctor`: what is wrong with a run, or with the first iterations of a config, and what to do about it."""
 
-import tempfile
 import textwrap
 from collections.abc import Sequence
 from dataclasses import replace
@@ -10,12 +9,12 @@ from mmrl.assembly.build import build
 from mmrl.assembly.group_checks import plans_of_iteration
 from mmrl.commands.check import check_tiny
 from mmrl.commands.launcher import is_main
-from mmrl.commands.train import config_of, train
+from mmrl.commands.train import config_of, failure_of, train
 from mmrl.core.config import RunConfig, load_config, shipped_names
-from mmrl.core.contracts import ConfigError, DivergedError, RunError
+from mmrl.core.contracts import ConfigError, RunError
 from mmrl.diagnosis.history import History
 from mmrl.diagnosis.prompt_findings import without_spread
-from mmrl.diagnosis.record_findings import of_record
+from mmrl.diagnosis.record_findings import of_failure, of_record
 from mmrl.diagnosis.rules import all_findings
 from mmrl.reporting.findings import Finding, in_order
 from mmrl.reporting.metrics_log import MetricsLog
@@ -23,7 +22,7 @@ from mmrl.reporting.prompt_groups import read_groups
 from mmrl.reporting.record import read_record
 from mmrl.reporting.samples import read_snapshot, saved_iterations
 from mmrl.run_directory import start
-from mmrl.system.errors import UnjudgedError
+from mmrl.system.files import scratch_folder
 from mmrl.training.examination import Examination
 
 SHORT = ("iterations=3", "checkpoint.every=0", "trackers=[]")  # unless the user says otherwise; most rules need 3
@@ -58,11 +57,11 @@ def doctor(source: str, overrides: Sequence[str] = (), *, is_tiny: bool = False)
         return [_with_answer(one, folder) for one in found]
     config = config_of(source, overrides)
     found = _of_settings(source, config)
-    with tempfile.TemporaryDirectory(prefix="mmrl-doctor-") as name:
+    with scratch_folder("doctor") as scratch:
         if is_tiny:
-            return [*found, *_of_twins(config, Path(name))]
+            return [*found, *_of_twins(config, scratch)]
         whole = config.model_copy(update={"iterations": _whole_iterations(source, overrides, config)})
-        return [*_of_first_iterations(source, overrides, whole, Path(name) / "run"), *found]
+        return [*_of_first_iterations(source, overrides, whole, scratch / "run"), *found]
 
 
 def _whole_iterations(source: str, overrides: Sequence[str], wanted: RunConfig) -> int:
@@ -117,12 +116,11 @@ def _of_first_iterations(source: str, overrides: Sequence[str], wanted: RunConfi
     try:
         if not train(config, run, is_main=is_main(), examination=examination).is_complete:
             raise KeyboardInterrupt  # a signal ended it: what was seen until then is no examination
-    except UnjudgedError as error:
-        ended.append(_unjudged(error))
     except RunError as error:
-        if not isinstance(error.__cause__, DivergedError):
+        finding = of_failure(failure_of(error), 1, config)
+        if finding is None:
             raise
-        ended.append(_diverged(error, config))
+        ended.append(finding)
     if not (run / "metrics.jsonl").exists():
         return ended
     # what its settings say is of the run that it is to be
@@ -174,26 +172,9 @@ def _never_finite(history: History) -> Finding:
     )
 
 
-def _unjudged(error: UnjudgedError) -> Finding:
-    remedy = "lower optimizer.learning_rate by 10" if "NaN" in str(error) else "mend the reward by its message"
-    return Finding(1, "rewards_fail", "fatal", str(error), None, remedy)
-
-
-def _diverged(error: RunError, config: RunConfig) -> Finding:
-    rate = config.optimizer.learning_rate
-    return Finding(
-        1,
-        "learning_rate_too_high",
-        "fatal",
-        str(error),
-        rate,
-        f"lower optimizer.learning_rate (it is {rate:g}) by 10; set optimizer.max_grad_norm where it is null",
-    )
-
-
 def _of_twins(config: RunConfig, folder: Path) -> list[Finding]:
     metrics = MetricsLog(folder / "metrics.jsonl")
-    observed = check_tiny(config, metrics, Examination(config.seed))
+    observed = check_tiny(config, metrics, Examination(config.seed), is_shown=is_main())
     history = History(config)
     for line in metrics.read():
         history.add_line(line, OF_MODELS)

@@ -3,7 +3,6 @@
 import hashlib
 import json
 import sys
-import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -30,6 +29,7 @@ from mmrl.run_directory.manifest import read_manifest
 from mmrl.run_directory.suite_results import ResultsFile, SampleResult
 from mmrl.scoring import during_sampling
 from mmrl.system.errors import raised
+from mmrl.system.files import scratch_folder
 from mmrl.system.progress_bars import Counter
 from mmrl.system.versions import version_of
 from mmrl.training.checkpoint import Checkpoint, restore_weights
@@ -84,8 +84,7 @@ def _evaluated(wanted: Wanted, suite: Suite) -> dict[str, Any]:
     config = config_of(wanted.source, wanted.overrides).model_copy(update={"rollout": RolloutSettings()})
     policy = plugins.build("modalities", resolve_lab(config.modality))
     _refuse_other_kind(suite, policy, config)
-    with tempfile.TemporaryDirectory(prefix="mmrl-suite-") as name:
-        scratch = Path(name)
+    with scratch_folder("suite") as scratch:
         sources, made_up = _sources(suite.settings, wanted, config, scratch / "data")
         settings = _evaluation(suite.settings, config, wanted)
         parts = build_evaluated(config, policy, settings, sources)
@@ -131,7 +130,7 @@ def _carded(
     if processes.is_main:
         warn_cut(evaluator.policy, prompts, None)
     counting = Counter.on_stderr if processes.is_main else uncounted
-    others, found = run_suite(evaluator, chosen, ResultsFile(folder, bound), counting=counting)
+    others, found, num_new = run_suite(evaluator, chosen, ResultsFile(folder, bound), counting=counting)
     results = [found[key] for key in sorted(found)]
     failures = _check_failures(results, config)
     card = {
@@ -156,6 +155,7 @@ def _carded(
         "data": [path for part in (settings.parts if wanted.is_tiny else sources) for path in paths_of(part)],
         "prompts_there": len(prompts),
         "prompts_tested": len(chosen),
+        "prompts_of_this_start": num_new,
         "prompts_sha256": bound["prompts"],
         "samples_per_prompt": evaluator.samples_per_prompt,
         "seed": evaluator.seed,

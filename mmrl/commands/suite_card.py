@@ -10,6 +10,8 @@ from mmrl.reporting.formatting import duration
 from mmrl.run_directory.suite_results import SampleResult
 from mmrl.scoring.suite_numbers import LEVEL, Estimate, SampleScore, estimate, estimates_by_kind
 from mmrl.system.files import replace_file
+from mmrl.system.progress_bars import Screen
+from mmrl.system.terminal import printable
 
 
 def numbers_of(
@@ -71,6 +73,17 @@ def write(card: Mapping[str, Any], folder: Path) -> None:
     replace_file(folder / "card.md", markdown(card).encode())
 
 
+def shown(cards: Sequence[Mapping[str, Any]]) -> None:
+    """Prints cards on stdout: laid out on a terminal, elsewhere as markdown."""
+    screen, text = Screen(), printable("\n".join(map(markdown, cards)))
+    if not screen.is_terminal:
+        print(text)
+        return
+    from rich.markdown import Markdown
+
+    screen.print(Markdown(text, hyperlinks=False))
+
+
 def markdown(card: Mapping[str, Any]) -> str:
     """Returns the card as markdown."""
     lines = [f"# {_plain(card['title'])}", ""]
@@ -87,7 +100,7 @@ def markdown(card: Mapping[str, Any]) -> str:
         "Sampler": f"`{json.dumps(card['sampler'])}`",
         "Judges": f"`{json.dumps(card['rewards'])}`",
         "Not judged": f"{card['failures']} samples",
-        "Time": f"{duration(card['seconds'])} in {card['processes']} process{'es' if card['processes'] > 1 else ''}",
+        "Time": _time(card),
         "Versions": ", ".join(f"{name} {version}" for name, version in card["versions"].items()),
     }
     lines += ["| | |", "|---|---|", *(f"| {name} | {value} |" for name, value in facts.items()), ""]
@@ -105,6 +118,13 @@ def markdown(card: Mapping[str, Any]) -> str:
             for one in card["published"]
         ] + [""]
     return "\n".join(lines + ([_plain(card["note"]), ""] if card["note"] else []))
+
+
+def _time(card: Mapping[str, Any]) -> str:
+    """Returns the time of the command in words, and of how many prompts it is where others were there already."""
+    now, tested = card["prompts_of_this_start"], card["prompts_tested"]
+    of = f" for {now} of the {tested} prompts; the others were there" if now < tested else ""
+    return f"{duration(card['seconds'])} in {card['processes']} process{'es' if card['processes'] > 1 else ''}{of}"
 
 
 def _table(title: str, rows: Mapping[str, Mapping[str, Any]]) -> list[str]:

@@ -5,8 +5,8 @@ import logging
 import os
 import signal
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
-from dataclasses import replace
+from contextlib import contextmanager, nullcontext, suppress
+from dataclasses import asdict, replace
 from pathlib import Path
 from types import FrameType
 from typing import Any, Literal
@@ -26,12 +26,14 @@ from mmrl.prompts.stream import mixture
 from mmrl.reporting import trackers
 from mmrl.reporting.group_log import GroupLog
 from mmrl.reporting.metrics_log import MetricsLog
+from mmrl.reporting.record import FAILURE, RunFailure
 from mmrl.reporting.report import write_report
 from mmrl.reporting.tracking import Tracking
 from mmrl.run_directory import checkpoint_files, start
 from mmrl.run_directory.lock import RunLock
 from mmrl.run_directory.saved_state import check_state
 from mmrl.scoring.scorer import Scorer
+from mmrl.system.errors import describe, shortened
 from mmrl.system.files import replace_file, whole_folder
 from mmrl.system.last_resort import LastResort
 from mmrl.system.progress_bars import Counter, TrainingBar
@@ -138,8 +140,9 @@ def _train(
     if last_resort is not None:
         last_resort.guard([scorer.patience for scorer in _scorers(trainer)])
     tracking = trainer.tracking.open(path, settings, kept, is_evaluated=is_evaluated)
-    with tracking, _stop_on_signal(trainer, last_resort) as received:
+    with tracking, _stop_on_signal(trainer, last_resort) as received, _leaving_its_failure(trainer, path):
         if trainer.processes.is_main:
+            (path / FAILURE).unlink(missing_ok=True)  # of an earlier start
             if resume:  # only now: settings that fail must not stay in the run directory
                 start.update_config(path, config)
             trainer.settings = settings_kept
@@ -157,6 +160,26 @@ def _train(
     if signal.SIGINT in received and not has_numbers:
         raise KeyboardInterrupt
     return Outcome(folder, summary, is_complete)
+
+
+@contextmanager
+def _leaving_its_failure(trainer: Trainer, path: Path) -> Iterator[None]:
+    """Writes why the block failed into the run directory, for the doctor and the report; the error goes on."""
+    try:
+        yield
+    except Exception as error:
+        if trainer.processes.is_main:
+            # a disk that fails, or a directory that another process took, stays as it is
+            with suppress(OSError, RunError):
+                trainer.check_lock()
+                replace_file(path / FAILURE, (json.dumps(asdict(failure_of(error))) + "\n").encode())
+        raise
+
+
+def failure_of(error: Exception) -> RunFailure:
+    """Returns an error that ended a run as its files name it."""
+    is_ours = isinstance(error, ConfigError | RunError)
+    return RunFailure(type(error).__name__, str(error) if is_ours else shortened(describe(error)))
 
 
 def _scorers(trainer: Trainer) -> list[Scorer]:

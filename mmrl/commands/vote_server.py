@@ -42,7 +42,7 @@ class VotePage:
         match request.method, request.path.strip("/").split("/"):
             case "GET", [""]:
                 settings = self.ballot.settings
-                page, policy = vote_page(settings.form, settings.voter, self.token)
+                page, policy = vote_page(settings.form, settings.voter, self.token, settings.criterion)
                 return Answer(page.encode(), "text/html; charset=utf-8", policy=policy)
             case "GET", ["task"]:
                 with self._lock:

@@ -7,6 +7,7 @@ from statistics import fmean, median
 
 from mmrl.commands.judge_agree import wilson
 from mmrl.core.human_votes import Vote
+from mmrl.reporting.formatting import counted
 
 
 def summary(votes: Sequence[Vote], folders: Sequence[str] = ()) -> str:
@@ -15,7 +16,7 @@ def summary(votes: Sequence[Vote], folders: Sequence[str] = ()) -> str:
     voters = Counter(vote.voter for vote in votes)
     by = ", ".join(f"{name} {count}" for name, count in sorted(voters.items())) or "nobody"
     num_ties = sum(vote.is_tie for vote in judged)
-    counts = f"{_counted(len(votes), 'answer')} ({by}): {_counted(num_ties, 'tie')}"
+    counts = f"{counted(len(votes), 'answer')} ({by}): {counted(num_ties, 'tie')}"
     lines = [f"{counts}, {len(votes) - len(judged)} skipped"]
     if judged:
         lines.append(f"median time of an answer: {median(vote.seconds for vote in judged):.1f} s")
@@ -23,19 +24,13 @@ def summary(votes: Sequence[Vote], folders: Sequence[str] = ()) -> str:
         shares = newer_shares(judged, *folders)
         if shares:
             low, high = wilson(sum(shares), len(shares))
-            rate = f"{fmean(shares):.3f}, 95% {low:.3f} to {high:.3f} (Wilson, {_counted(len(shares), 'task')})"
+            rate = f"{fmean(shares):.3f}, 95% {low:.3f} to {high:.3f} (Wilson, {counted(len(shares), 'task')})"
             lines.append(f"win rate of {folders[1]} over {folders[0]}: {rate}")
     for (first, second), (labels, others) in sorted(compared_voters(judged).items()):
         kappa = cohens_kappa(labels, others)
         known = "undefined (both gave one answer alone)" if kappa is None else f"{kappa:.3f}"
-        lines.append(
-            f"agreement of {first} and {second}: Cohen's kappa {known} of {_counted(len(labels), 'judgement')}"
-        )
+        lines.append(f"agreement of {first} and {second}: Cohen's kappa {known} of {counted(len(labels), 'judgement')}")
     return "\n".join(lines)
-
-
-def _counted(count: int, what: str) -> str:
-    return f"{count} {what}{'' if count == 1 else 's'}"
 
 
 def newer_shares(votes: Sequence[Vote], older: str, newer: str) -> list[float]:

@@ -34,6 +34,7 @@ from mmrl.system.progress_bars import Counter
 COPIES = "voted"  # the folder beside the votes of the files that lie elsewhere
 PLAYED = (".mp4", ".webm")  # which browsers play
 LONGEST_NAME = 80  # characters of a voter's name
+LONGEST_CRITERION = 300  # characters
 
 
 @dataclass(frozen=True)
@@ -46,11 +47,15 @@ class VoteSettings:
     iterations: tuple[int, ...] = ()  # of a run; (): the first and the last one, of two runs the last ones
     limit: int | None = None  # tasks at most
     seed: int = 0  # of which outputs meet, and, with the voter's name, of the order
+    criterion: str = ""  # by what they are compared, in words, which the page shows
 
     def __post_init__(self) -> None:
         is_name = 0 < len(self.voter) <= LONGEST_NAME and self.voter.isprintable() and self.voter.strip() == self.voter
         if not is_name:
             raise ConfigError(f"--voter needs a name of 1 to {LONGEST_NAME} printable characters, got {self.voter!r}")
+        if len(self.criterion) > LONGEST_CRITERION or not self.criterion.isprintable():
+            kind = f"a text of at most {LONGEST_CRITERION} printable characters"
+            raise ConfigError(f"--criterion needs {kind}, got {self.criterion!r:.400}")
         if not 2 <= self.size <= MOST_SHOWN:
             raise ConfigError(f"--size must be from 2 to {MOST_SHOWN}, got {self.size}")
         if len(self.iterations) > 2 or len(set(self.iterations)) < len(self.iterations):
@@ -58,12 +63,19 @@ class VoteSettings:
 
     @classmethod
     def checked(
-        cls, voter: str, form: str, size: int, iterations: tuple[int, ...], limit: int | None, seed: int
+        cls,
+        voter: str,
+        form: str,
+        size: int,
+        iterations: tuple[int, ...],
+        limit: int | None,
+        seed: int,
+        criterion: str,
     ) -> "VoteSettings":
         """Returns the settings of the command line. Raises ConfigError for a wrong one."""
         if form not in get_args(Form):
             raise ConfigError(f"--form must be one of {', '.join(get_args(Form))}, got {form!r}")
-        return cls(voter, cast(Form, form), size, iterations, limit, seed)
+        return cls(voter, cast(Form, form), size, iterations, limit, seed, criterion)
 
 
 @dataclass(frozen=True)
@@ -202,6 +214,7 @@ class Ballot:
             seconds=round(seconds, 3),
             voter=self.settings.voter,
             time=datetime.now(UTC).isoformat(timespec="seconds"),
+            criterion=self.settings.criterion,
         )
         self.file.append(vote)
         self.answered[task.name] = None
@@ -314,7 +327,8 @@ def _tasks(drafts: Sequence[tuple[str, tuple[Candidate, ...]]], settings: VoteSe
             known = {one.digest: one for one in (replace(one, digest=_digest(one.item)) for one in shown)}
             if len(known) < 2 or (settings.form == "pairs" and len(known) < len(shown)):
                 continue
-            name = text_digest("\n".join([settings.form, question, *sorted(known)]))
+            by = [settings.criterion] if settings.criterion else []  # the same outputs by another one are another task
+            name = text_digest("\n".join([settings.form, question, *sorted(known), *by]))
             yield Task(name, settings.form, question, tuple(known.values()))
             number += 1
             counter.add(1)

@@ -4,6 +4,7 @@ from pathlib import Path
 
 from mmrl.reporting.loopback import stop_signals
 from mmrl.reporting.watch import serving
+from mmrl.run_directory.lock import RunLock
 from mmrl.system.errors import ConfigError
 
 
@@ -11,7 +12,8 @@ def watch(run: Path, port: int) -> None:
     """Serves the report until SIGINT or SIGTERM. Raises ConfigError where there is no run, and for a port in use."""
     if not run.is_dir():
         raise ConfigError(f"no run directory at {run}")
-    with stop_signals() as is_over, serving(run, port) as address:
+    lock = RunLock(run.absolute())
+    with stop_signals() as is_over, serving(run, port, lambda: lock.is_taken) as address:
         print(f"{run} is shown at {address} (Ctrl-C ends it)", flush=True)
         is_over.wait()
     print("stopped", flush=True)

@@ -49,6 +49,7 @@ class Vote:
     seconds: float  # from when it was shown to the answer
     voter: str
     time: str  # when it was answered, ISO 8601 in UTC
+    criterion: str = ""  # by what outputs were compared, in words; "": nothing was said
 
     def __post_init__(self) -> None:
         least, most = (2, 2) if self.form == "pairs" else (2, MOST_SHOWN)
@@ -118,6 +119,7 @@ def vote_of(values: Any) -> Vote:
         seconds=float(seconds),  # type: ignore[arg-type]  # a number
         voter=_need(values, "voter", str),
         time=_need(values, "time", str),
+        criterion=_need({"criterion": "", **values}, "criterion", str),
     )
 
 

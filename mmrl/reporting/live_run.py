@@ -2,7 +2,7 @@
 
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from hashlib import blake2b
 from pathlib import Path
@@ -13,9 +13,9 @@ from mmrl.reporting.document import links_to
 from mmrl.reporting.findings import Finding, findings_list, findings_of
 from mmrl.reporting.formatting import duration, shown_text
 from mmrl.reporting.headline import seconds_left
-from mmrl.reporting.page import Shown, head_of, sections_of
+from mmrl.reporting.page import Shown, ending, head_of, sections_of
 from mmrl.reporting.prompt_groups import GroupRecord
-from mmrl.reporting.record import Record, Series, add_line, read_record_of
+from mmrl.reporting.record import FAILURE, Record, Series, add_line, read_record_of
 from mmrl.reporting.sample_cards import Served, group_cards, over_time, sample_cards, some_of
 from mmrl.reporting.samples import read_snapshot, saved_iterations
 from mmrl.system.errors import ConfigError
@@ -24,7 +24,6 @@ KINDS = ("samples", "rollouts")
 LOGS = ("metrics.jsonl", "groups.jsonl", "findings.jsonl")
 SHARE = 0.01  # of one core, that rendering takes at most
 SHORTEST = 1.0  # seconds between two renderings
-LOCK_SECONDS = 60.0  # a run renews its lock every ten
 
 
 @dataclass
@@ -58,12 +57,14 @@ class LiveRun:
     """The parts of the page of a run, rendered where something changed and the budget allows it."""
 
     run: Path
+    is_training: Callable[[], bool]  # whether a process trains in the run directory now
     version: str = ""
     parts: dict[str, str] = field(default_factory=dict)  # HTML by the name of the part
     _tails: dict[str, Tail] = field(init=False)
     _metrics: dict[str, Series] = field(default_factory=dict)
     _groups: GroupRecord = field(default_factory=GroupRecord)
     _findings: list[Finding] = field(default_factory=list)
+    _trains: bool = False  # at the last look
     _stamp: object = None
     _not_before: float = 0.0
     _lock: Lock = field(default_factory=Lock)
@@ -74,6 +75,7 @@ class LiveRun:
     def look(self) -> tuple[str, dict[str, str]]:
         """Returns the version of the page and its parts, which are rendered again where files changed."""
         with self._lock:
+            self._trains = self.is_training()
             now, stamp = time.monotonic(), self._seen()
             if stamp != self._stamp and now >= self._not_before:
                 started = time.thread_time()
@@ -95,20 +97,14 @@ class LiveRun:
 
     def _seen(self) -> object:
         """Returns what changes where the run writes anything that the page shows; reads no file."""
-        return (*map(_stamp_of, self._files()), self._is_training())
+        return (*map(_stamp_of, self._files()), self._trains)
 
     def _files(self) -> Iterator[Path]:
-        yield from (self.run / name for name in (*LOGS, "summary.json", "config.yaml"))
+        yield from (self.run / name for name in (*LOGS, "summary.json", FAILURE, "config.yaml"))
         for kind in KINDS:
             folders = (path for path in (self.run / kind).glob("*") if path.name.isdecimal())
             newest = max(folders, key=lambda path: int(path.name), default=self.run / kind)
             yield from (self.run / kind, newest, newest / "samples.json")
-
-    def _is_training(self) -> bool:
-        try:
-            return time.time() - (self.run / "lock.json").stat().st_mtime < LOCK_SECONDS
-        except OSError:
-            return False
 
     def _render(self) -> None:
         try:
@@ -156,16 +152,16 @@ class LiveRun:
 
     def _without_former_end(self, record: Record) -> Record:
         """Returns the record of a run that trains without the summary of where it was stopped before."""
-        return replace(record, summary={}) if record.summary and self._is_training() else record
+        return replace(record, summary={}) if record.summary and self._trains else record
 
     def _status(self, record: Record) -> str:
-        if record.summary.get("is_complete") is True and not self._is_training():
+        if record.summary.get("is_complete") is True and not self._trains:
             return '<p class="status">Finished.</p>'
-        if self._is_training():
+        if self._trains:
             left = seconds_left(record)
             about = f", about {duration(left)} of training left" if left else ""
             return f'<p class="status live">Training now{about}; this page follows.</p>'
-        return '<p class="warning">No process trains in this run directory now.</p>'
+        return f'<p class="warning">No process trains in this run directory now.{ending(record)}</p>'
 
     def _chooser(self, kind: str) -> str:
         """Returns the choice of an iteration, and the place of its samples; empty where none were saved."""

@@ -75,6 +75,11 @@ def head_of(record: Record, status: str | None = None) -> str:
     return _header(record, headline(record), status)
 
 
+def ending(record: Record) -> str:
+    """Returns a sentence, as HTML, with the error that ended a run; empty where there was none."""
+    return "" if record.failure is None else f" It ended with an error: {shown_text(record.failure.reason)}"
+
+
 def _warnings(notes: Sequence[str]) -> str:
     return "".join(f'<p class="warning">{note}</p>' for note in notes)
 
@@ -83,7 +88,7 @@ def _header(record: Record, numbers: Headline, status: str | None) -> str:
     stopped = (
         ""
         if numbers.is_finished
-        else '<p class="warning">This run did not finish; the numbers are those it logged.</p>'
+        else f'<p class="warning">This run did not finish; the numbers are those it logged.{ending(record)}</p>'
     )
     stopped = stopped if status is None else status
     return (

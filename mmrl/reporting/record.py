@@ -42,6 +42,17 @@ class Series:
         return sum(not math.isfinite(value) for value in self.values)
 
 
+FAILURE = "failure.json"  # in a run directory whose last start failed
+
+
+@dataclass(frozen=True)
+class RunFailure:
+    """The error that ended a run, as the run left it."""
+
+    kind: str  # the class of the exception
+    reason: str  # its message
+
+
 @dataclass(frozen=True)
 class Record:
     """The content of a run directory without its samples."""
@@ -50,6 +61,7 @@ class Record:
     metrics: dict[str, Series]  # never empty
     summary: dict[str, Any]  # empty when the run was stopped
     config: str | None  # the text of config.yaml
+    failure: RunFailure | None = None  # None where no error ended it, or none that Python could catch
 
     @cached_property
     def span(self) -> tuple[int, int]:
@@ -111,6 +123,7 @@ def read_record_of(run: Path, metrics: dict[str, Series]) -> Record:
         metrics=metrics,
         summary=_read_summary(run / "summary.json"),
         config=_read_text(config) if config.exists() else None,
+        failure=_read_failure(run / FAILURE),
     )
 
 
@@ -139,6 +152,15 @@ def _read_text(path: Path) -> str:
 
 def _read_summary(path: Path) -> dict[str, Any]:
     return read_object(path, read_bytes(path)) if path.exists() else {}
+
+
+def _read_failure(path: Path) -> RunFailure | None:
+    if not path.exists():
+        return None
+    kind, reason = (read_object(path, read_bytes(path)).get(name) for name in ("kind", "reason"))
+    if not isinstance(kind, str) or not isinstance(reason, str):
+        raise ConfigError(f"{path} is damaged: it must hold the texts 'kind' and 'reason'")
+    return RunFailure(kind, reason)
 
 
 def _read_metrics(path: Path) -> dict[str, Series]:

@@ -17,6 +17,7 @@ main { max-width: 1280px; padding: 20px 24px 32px; min-height: 100vh; min-height
   flex-direction: column; gap: 14px; }
 .top { display: flex; align-items: center; gap: 14px; color: var(--soft); font-size: 14px; }
 .top b { color: var(--ink); font-weight: 600; }
+.top .by { min-width: 0; overflow-wrap: anywhere; }
 .top .who { margin-left: auto; overflow-wrap: anywhere; }
 .top button { font: inherit; color: inherit; background: none; border: 1px solid var(--none); border-radius: 8px;
   padding: 5px 10px; cursor: pointer; display: flex; gap: 8px; align-items: center; min-height: 32px; }
@@ -182,18 +183,21 @@ request("task");
 """
 
 
+_CRITERION = "by how well it follows the prompt, then by how well it is made"
 _QUESTION = {"pairs": "Which one is better?", "grid": "Which ones are good?"}
 
 
-def vote_page(form: Literal["pairs", "grid"], voter: str, token: str) -> tuple[str, str]:
-    """Returns the document and its Content-Security-Policy."""
+def vote_page(form: Literal["pairs", "grid"], voter: str, token: str, criterion: str) -> tuple[str, str]:
+    """Returns the document and its Content-Security-Policy; `criterion`: by what outputs are compared, or ""."""
+    by = escape(criterion or _CRITERION)
     done = ("&darr;", "tie") if form == "pairs" else ("Enter", "none is good")
     document = (
         '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
         f"<title>mmrl vote</title><style>{STYLE}</style></head>"
         f'<body data-form="{form}" data-token="{escape(token)}" data-header="{TOKEN}"><main>'
-        f'<div class="top"><b>{_QUESTION[form]}</b><span class="who">{escape(voter)} &middot; <span id="count"></span>'
+        f'<div class="top"><b>{_QUESTION[form]}</b><span class="by">{by}</span>'
+        f'<span class="who">{escape(voter)} &middot; <span id="count"></span>'
         '</span><button type="button" id="undo" title="take back the last answer" disabled><kbd>Backspace</kbd>'
         '<span>undo</span></button></div><progress id="progress" max="1" value="0" aria-label="answered"></progress>'
         '<p id="note" role="alert"></p><div id="voting" hidden><p id="prompt"></p>'

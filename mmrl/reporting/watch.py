@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from http import HTTPStatus
 from pathlib import Path
@@ -23,12 +23,13 @@ HTML = "text/html; charset=utf-8"
 
 
 @contextmanager
-def serving(run: Path, port: int) -> Iterator[str]:
+def serving(run: Path, port: int, is_training: Callable[[], bool]) -> Iterator[str]:
     """Serves the page of a run inside of the block; gives its address. Port 0 is a free one.
 
+    `is_training` returns whether a process trains in the run directory at this moment.
     Raises ConfigError for a port that is in use or may not be opened.
     """
-    page = LiveRun(run.absolute())
+    page = LiveRun(run.absolute(), is_training)
 
     def handle(request: Request) -> Answer:
         try:

@@ -200,8 +200,10 @@ class RunLock:
     def _for_reading(self) -> Iterator[int | None]:
         """Opens the lock's file; None where there is none, or none that can be read."""
         try:
-            handle = os.open(self.path, os.O_RDONLY)
+            handle = os.open(self.path, os.O_RDONLY) if self.path.is_file() else None
         except OSError:
+            handle = None
+        if handle is None:
             yield None
             return
         try:

@@ -116,7 +116,7 @@ def forget(folder: Path) -> None:
         return
     with suppress(FileNotFoundError):  # another process of the run was faster
         files = {path.name: path for path in folder.iterdir()}
-        if "config.yaml" in files and not set(files) - {"config.yaml", "metrics.jsonl", *LEFT}:
+        if "config.yaml" in files and not set(files) - {"config.yaml", "metrics.jsonl", "failure.json", *LEFT}:
             if "metrics.jsonl" in files and files["metrics.jsonl"].stat().st_size > 0:
                 return
             for path in files.values():

@@ -44,6 +44,10 @@ class DivergedError(RunError):
     """NaN or infinity from a network where numbers must be finite: its weights are broken, mostly by training."""
 
 
+class DivergedWeightsError(RunError):
+    """The end of a run whose weights training broke, with the iteration and the last good checkpoint."""
+
+
 class UnjudgedError(RunError):
     """More samples than a run allows could not be judged."""
 

@@ -6,12 +6,16 @@ import glob
 import json
 import os
 import shutil
+import tempfile
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 from mmrl.system.errors import ConfigError
+
+_MOMENT = 60.0  # seconds in which a new folder is surely locked
 
 
 def read_plain(path: Path) -> bytes:
@@ -73,6 +77,23 @@ def whole_folder(target: Path) -> Iterator[Path]:
             flush(target.parent)
         finally:
             shutil.rmtree(unfinished, ignore_errors=True)
+
+
+@contextmanager
+def scratch_folder(kind: str) -> Iterator[Path]:
+    """Yields a new folder among the temporary ones of the machine, which is removed at the end of the block.
+
+    Folders of the same kind that killed processes left are removed as well.
+    """
+    for left in Path(tempfile.gettempdir()).glob(f"mmrl-{glob.escape(kind)}-*"):
+        with suppress(OSError):  # another user's, or one that just ended
+            if time.time() - left.stat().st_mtime < _MOMENT:
+                continue
+            with _alone(left) as is_left:
+                if is_left:
+                    shutil.rmtree(left, ignore_errors=True)
+    with tempfile.TemporaryDirectory(prefix=f"mmrl-{kind}-") as name, _alone(Path(name)):
+        yield Path(name)
 
 
 @contextmanager

@@ -7,7 +7,8 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from mmrl.core.contracts import DivergedError, RunError
+from mmrl.core.contracts import DivergedError
+from mmrl.system.errors import DivergedWeightsError
 from mmrl.training import checkpoint
 
 MAX_STUCK = 3  # iterations in a row without one finite gradient
@@ -43,10 +44,10 @@ def norm_metrics(norms: Sequence[Tensor]) -> dict[str, float]:
     return mean | {"optimizer/skipped": float(len(norms) - len(finite))}
 
 
-def diverged(why: object, iteration: int, rate: float, folder: Path, last_good: int) -> RunError:
+def diverged(why: object, iteration: int, rate: float, folder: Path, last_good: int) -> DivergedWeightsError:
     """Returns the error that ends a run: `iteration` broke the weights; those saved up to `last_good` are whole."""
     saved = {number: path for number, path in checkpoint.saved(folder / "checkpoints").items() if number <= last_good}
     good = f"last good checkpoint: {saved[max(saved)]}" if saved else "no checkpoint was saved before"
-    return RunError(
+    return DivergedWeightsError(
         f"the weights diverged at iteration {iteration}: {why}; lower optimizer.learning_rate (it was {rate:g}); {good}"
     )

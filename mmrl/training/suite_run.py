@@ -14,7 +14,7 @@ from mmrl.training.held_out import Counting, Evaluator, SavedSample, save_sample
 
 def run_suite(
     evaluator: Evaluator, chosen: Sequence[int], results: ResultsFile, *, counting: Counting = uncounted
-) -> tuple[list[str], dict[tuple[int, int], SampleResult]]:
+) -> tuple[list[str], dict[tuple[int, int], SampleResult], int]:
     """Samples and judges the chosen prompts that have no results yet. Every process must call it.
 
     Args:
@@ -22,8 +22,8 @@ def run_suite(
             what is chosen beside it change its samples.
         results: the file that the main process appends to; others leave it as it is.
     Returns:
-        Which parts of the file's earlier binding are others now, and the results of the chosen prompts, on all
-        processes.
+        Which parts of the file's earlier binding are others now, the results of the chosen prompts, and how many
+        prompts had none before; on all processes.
     """
     processes, others = evaluator.processes, list[str]()
     with processes.lockstep():
@@ -47,7 +47,7 @@ def run_suite(
                     results.add(sorted(rows, key=lambda row: (row.prompt, row.sample)))
             counter.add(len(own))
     kept = processes.gather([results.rows] if processes.is_main else [])[0]
-    return others, {key: row for key, row in kept.items() if key[0] in set(chosen)}
+    return others, {key: row for key, row in kept.items() if key[0] in set(chosen)}, len(missing)
 
 
 def results_of(judgement: Judgement, evaluator: Evaluator) -> list[SampleResult]:

@@ -1,7 +1,9 @@
 """`mmrl doctor`: of a config, of a run, on twins; what it prints, and what it leaves behind."""
 
 import json
+from contextlib import nullcontext
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -10,10 +12,13 @@ from typer.testing import CliRunner
 from mmrl.cli import app
 from mmrl.commands.doctor import _whole_iterations, _with_answer, _with_names, doctor, said
 from mmrl.core.config import load_config, read_yaml
-from mmrl.core.contracts import ConfigError
+from mmrl.core.contracts import ConfigError, DivergedError, RunError
 from mmrl.reporting.findings import Finding
+from mmrl.reporting.report import write_report
+from mmrl.training.rollouts import Collector
 from tests.diagnosis.faults import POLICIES
 from tests.process_runs import mmrl
+from tests.tiny_cli import CommandLine, command_line
 
 SHORT = ("evaluation.num_prompts=8", "evaluation.samples_per_prompt=1", "prompts_per_iteration=4", "group_size=4")
 
@@ -26,6 +31,44 @@ def test_weights_that_diverge_and_pictures_that_are_no_numbers_are_findings_and_
         one for one in doctor("lab/mix_grpo", [*SHORT, "optimizer.learning_rate=1e6"]) if one.severity == "fatal"
     ]
     assert images.name == "rewards_fail" and "NaN" in images.cause
+
+
+@pytest.fixture
+def cli(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> CommandLine:
+    return command_line(tmp_path, monkeypatch, capsys)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("error", "kind", "reason"),
+    [
+        (RunError("the disk is full"), "RunError", "the disk is full"),
+        (DivergedError("no token"), "DivergedWeightsError", "the weights diverged at iteration 1: no token"),
+        (KeyError("gone"), "KeyError", "KeyError: 'gone'"),
+    ],
+)
+def test_a_run_that_fails_leaves_its_reason_until_it_goes_on(
+    error: Exception, kind: str, reason: str, cli: CommandLine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    collect, calls = Collector.__call__, list[int]()
+
+    def collected(*given: Any, **named: Any) -> Any:
+        calls.append(1)
+        if len(calls) == 2:
+            raise error
+        return collect(*given, **named)
+
+    monkeypatch.setattr(Collector, "__call__", collected)
+    with pytest.raises(KeyError) if isinstance(error, KeyError) else nullcontext():
+        assert cli.train("iterations=2", "evaluation=null", "checkpoint.every=1").code == 1
+    failure = json.loads(Path("run/failure.json").read_text())
+    assert failure["kind"] == kind and failure["reason"].startswith(reason)
+    found = {one.name: one for one in doctor("run")}
+    assert f"the run has 1 of 2 iterations: an error ended it: {reason}" in found["ended_early"].cause
+    assert ("learning_rate_too_high" in found) is (kind == "DivergedWeightsError")
+    assert "It ended with an error: " in write_report(Path("run")).read_text()
+    assert cli("train", "--resume", "run").code == 0
+    assert not Path("run/failure.json").exists() and "ended_early" not in {one.name for one in doctor("run")}
 
 
 @pytest.mark.slow

@@ -4,9 +4,10 @@ from typing import Any
 
 import pytest
 
-from mmrl.commands.suite_card import markdown, numbers_of
+from mmrl.commands.suite_card import markdown, numbers_of, shown
 from mmrl.core.suites import NumberSettings, SuiteSettings
 from mmrl.run_directory.suite_results import SampleResult
+from mmrl.system.progress_bars import Screen
 from mmrl.training.suite_run import spread
 
 SETTINGS: dict[str, Any] = {
@@ -52,7 +53,7 @@ def card(**changes: Any) -> dict[str, Any]:
         "title": "T", "suite": "s", "remarks": [], "weights": {"of": "w", "sha256": None}, "suite_sha256": "1",
         "note": "", "config": "c", "source": "a paper", "data": ["d"], "prompts_tested": 2, "prompts_there": 3,
         "sampler": {}, "samples_per_prompt": 1, "rewards": [], "failures": 0, "seconds": 1.0, "processes": 1,
-        "versions": {}, "published": [],
+        "versions": {}, "published": [], "prompts_of_this_start": 2,
     }  # fmt: skip
     return {**rest, **numbers({"of": "one", "unit": "percent"}), **changes}
 
@@ -67,6 +68,26 @@ def test_a_suite_of_which_nothing_could_be_judged_has_a_card_that_says_so() -> N
     nothing = numbers_of(settings, [SampleResult(0, 0, "a", {"one": None, "two": None}, None, "why")], KINDS)
     assert nothing["number"] is None
     assert "**none**, no sample could be judged" in markdown(card(**nothing))
+
+
+def test_a_card_of_a_suite_that_went_on_says_of_how_many_prompts_its_time_is() -> None:
+    assert "| Time | 1.00 s in 1 process |" in markdown(card())
+    assert "| Time | 1.00 s in 1 process for 1 of the 2 prompts; the others were there |" in markdown(
+        card(prompts_of_this_start=1)
+    )
+
+
+def test_cards_are_markdown_in_a_pipe_and_laid_out_on_a_terminal(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = card(title="A_title", remarks=["\x1b[2J"])
+    shown([one, one])
+    piped = capsys.readouterr().out
+    assert piped.count("# A\\_title") == 2 and "| Suite |" in piped and "\x1b" not in piped
+    monkeypatch.setattr(Screen, "is_terminal", True)
+    shown([one])
+    laid_out = capsys.readouterr().out
+    assert "A_title" in laid_out and "**" not in laid_out and "\x1b[2J" not in laid_out
 
 
 def test_texts_of_data_are_no_markup() -> None:

@@ -27,6 +27,7 @@ from mmrl.core.human_votes import Vote, read_votes, vote_of
 from mmrl.labs.shapes.pairs import Drawing
 from mmrl.prompts.datasets import load_dataset_prompts
 from mmrl.reporting.loopback import Request, serving
+from mmrl.reporting.vote_page import vote_page
 from mmrl.system.files import replace_file
 from tests.parameters import in_one_test
 from tests.tiny_cli import CommandLine, command_line
@@ -111,6 +112,25 @@ def test_a_vote_is_one_strict_line_and_a_second_start_goes_on(tmp_path: Path) ->
     assert len(read_votes(tmp_path / "votes.jsonl")) == 1
     own.answer(task_after(own), None, 1.0)
     assert [vote.chosen for vote in read_votes(tmp_path / "votes.jsonl")][1:] == [None]
+
+
+def test_a_criterion_is_shown_and_written_and_makes_other_tasks(tmp_path: Path) -> None:
+    run = run_of(tmp_path)
+    plain, lit = ballot(run), ballot(run, VoteSettings("anna", criterion="how well it is <lit>"))
+    assert {task.name for task in plain.tasks}.isdisjoint(task.name for task in lit.tasks)
+    for own in (plain, lit):
+        own.answer(task_after(own), [0], 1.0)
+    assert [vote.criterion for vote in read_votes(run / "votes.jsonl")] == ["", "how well it is <lit>"]
+    page = vote_page("pairs", "anna", "token", "how well it is <lit>")[0]
+    assert "how well it is &lt;lit&gt;" in page and "follows the prompt" not in page
+    assert "follows the prompt" in vote_page("grid", "anna", "token", "")[0]
+    with pytest.raises(ConfigError, match="--criterion needs a text of at most 300 printable characters"):
+        VoteSettings("anna", criterion="a\nb")
+    line = json.loads((run / "votes.jsonl").read_text().splitlines()[0])
+    del line["criterion"]  # as mmrl wrote before
+    assert vote_of(line).criterion == ""
+    with pytest.raises(ValueError, match="criterion"):
+        vote_of(line | {"criterion": 3})
 
 
 def test_each_person_answers_each_task_once(tmp_path: Path) -> None:

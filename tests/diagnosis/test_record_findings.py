@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from mmrl.core.config import RunConfig, load_config
+from mmrl.core.contracts import ConfigError
 from mmrl.diagnosis.record_findings import of_record
 from mmrl.reporting.findings import Finding
 from mmrl.reporting.record import read_record
@@ -43,6 +44,34 @@ def test_a_run_that_ended_early_is_named_with_how(summary: dict[str, Any] | None
     with pytest.raises(AssertionError, match=how):
         raise AssertionError(one.cause)
     assert (f"mmrl train --resume {tmp_path}" in one.remedy) is not (summary or {}).get("is_complete", False)
+
+
+@pytest.mark.parametrize(
+    ("kind", "reason", "names"),
+    [
+        ("RunError", "the disk is full", ["ended_early"]),
+        ("DivergedWeightsError", "the weights diverged", ["learning_rate_too_high", "ended_early"]),
+        ("UnjudgedError", "3 of 4 samples failed: NaN", ["rewards_fail", "ended_early"]),
+    ],
+)
+def test_an_error_that_ended_a_run_is_named_with_its_cause(
+    kind: str, reason: str, names: list[str], tmp_path: Path
+) -> None:
+    (tmp_path / "failure.json").write_text(json.dumps({"kind": kind, "reason": reason}))
+    for iterations in (2, 4):  # the last one of all is logged, too
+        named = findings(tmp_path, config(iterations=iterations), LINES, {"iterations": 2, "is_complete": False})
+        assert [one.name for one in named] == names
+        assert [one.severity for one in named] == ["fatal"] * (len(named) - 1) + ["note"]
+        assert all(reason in one.cause for one in named)
+        assert f"has 2 of {iterations} iterations: an error ended it: {reason}" in named[-1].cause
+        assert "begins again" in named[-1].remedy
+
+
+def test_a_failure_that_is_damaged_is_an_error(tmp_path: Path) -> None:
+    for content in ("", "[]", '{"kind": "RunError"}', '{"kind": 1, "reason": "x"}'):
+        (tmp_path / "failure.json").write_text(content)
+        with pytest.raises(ConfigError, match=r"failure\.json"):
+            findings(tmp_path, config(), LINES)
 
 
 def test_a_run_without_a_checkpoint_begins_again(tmp_path: Path) -> None:

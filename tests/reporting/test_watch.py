@@ -91,7 +91,7 @@ def run(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def port(run: Path) -> Iterator[int]:
-    with serving(run, 0) as address:
+    with serving(run, 0, lambda: False) as address:
         yield int(urlsplit(address).port or 0)
 
 
@@ -161,7 +161,7 @@ def test_what_the_last_look_gave_is_sent_again_until_rendering_was_paid_for(
     monkeypatch.setattr("mmrl.reporting.live_run.time", SimpleNamespace(
         monotonic=lambda: clock[0], time=time.time, thread_time=lambda: spent.__setitem__(0, spent[0] + 0.2) or spent[0]
     ))  # fmt: skip
-    live = LiveRun(run)
+    live = LiveRun(run, lambda: False)
     seen = [live.look()[0]]
     for second in (0.0, 19.0, 21.0):
         clock[0] = 100.0 + second
@@ -180,14 +180,14 @@ def test_nothing_is_sent_where_nothing_changed(port: int) -> None:
 def test_a_port_in_use_is_a_clear_error(run: Path, port: int) -> None:
     with (
         pytest.raises(ConfigError, match=f"cannot listen at 127.0.0.1:{port}: .*; --port 0 is free"),
-        serving(run, port),
+        serving(run, port, lambda: False),
     ):
         raise AssertionError
 
 
 def test_a_run_without_metrics_waits_and_a_torn_line_is_not_read_yet(tmp_path: Path) -> None:
     (run := tmp_path / "new").mkdir()
-    live = LiveRun(run)
+    live = LiveRun(run, lambda: False)
     assert "waits for its first iteration" in live.look()[1]["head"]
     live._not_before = 0.0
     (run / "metrics.jsonl").write_text('{"iteration": 1, "reward/mean": 0.5}\n{"iteration": 2, "rew')
@@ -197,16 +197,25 @@ def test_a_run_without_metrics_waits_and_a_torn_line_is_not_read_yet(tmp_path: P
 def test_a_run_that_trains_says_where_it_is_and_what_is_left(tmp_path: Path) -> None:
     run = run_of(tmp_path, TRAINING, {"iterations": 1, "train_seconds": 9.0})  # of a run that was stopped and goes on
     (run / "config.yaml").write_text("iterations: 12\n")
-    (run / "lock.json").write_text("{}")
-    head = LiveRun(run).look()[1]["head"]
+    head = LiveRun(run, lambda: True).look()[1]["head"]
     assert "in 30 s of training: iteration 3 of 12, 150 network calls." in head and "3 <span>of 12</span>" in head
     assert "Training now, about 1 min 30 s of training left; this page follows." in head, "10 s each, nine of them"
     (run / "config.yaml").write_text("iterations: 12\nmax_seconds: 70\n")
-    assert "about 40 s of training left" in LiveRun(run).look()[1]["head"]
+    assert "about 40 s of training left" in LiveRun(run, lambda: True).look()[1]["head"]
     (run / "config.yaml").write_text(f"iterations: {10**400}\nmax_seconds: {10**400}\n")
-    assert "Training now; this page follows." in LiveRun(run).look()[1]["head"]
-    (run / "lock.json").unlink()
-    assert "left" not in LiveRun(run).look()[1]["head"]
+    assert "Training now; this page follows." in LiveRun(run, lambda: True).look()[1]["head"]
+    assert "left" not in LiveRun(run, lambda: False).look()[1]["head"]
+
+
+def test_a_page_that_is_open_says_that_the_process_ended_and_why(tmp_path: Path) -> None:
+    trains = [True]
+    live = LiveRun(run := run_of(tmp_path, TRAINING), lambda: trains[0])
+    assert "Training now" in live.look()[1]["head"]
+    live._not_before, trains[0] = 0.0, False
+    assert "No process trains in this run directory now.</p>" in live.look()[1]["head"]
+    live._not_before = 0.0
+    (run / "failure.json").write_text('{"kind": "RunError", "reason": "the disk is <full>"}')
+    assert "It ended with an error: the disk is &lt;full&gt;</p>" in live.look()[1]["head"]
 
 
 def test_a_tail_gives_each_line_once_and_all_of_a_log_that_was_replaced(tmp_path: Path) -> None:
@@ -245,7 +254,7 @@ def test_findings_stand_by_severity_and_the_earliest_first(tmp_path: Path) -> No
     lines.append(FINDING | {"iteration": 3, "name": "no_gradient"})
     (run / "findings.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     names = ["no_gradient", "learning_rate_too_high", "reward_fell", "few_prompts"]
-    live = LiveRun(run).look()[1]["findings"]
+    live = LiveRun(run, lambda: False).look()[1]["findings"]
     for page in (write_report(run).read_text(), live):
         places = [page.index(f"<code>{name}</code>") for name in names]
         assert places == sorted(places)

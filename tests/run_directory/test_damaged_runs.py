@@ -42,6 +42,7 @@ READERS = {  # of each file, and how damaged it may be
     "config.yaml": (("resume", "evaluate", "sample", "export", "report"), DAMAGES),
     "metrics.jsonl": (("resume", "report"), DAMAGES),
     "summary.json": (("report",), DAMAGES),
+    "failure.json": (("report",), ("half", "empty", "brackets")),
     "samples/000002/samples.json": (("report", "score"), DAMAGES),
     "samples/000002/00.png": (("report", "score"), ("half", "empty", "one bit")),
     "lock.json": (("resume",), DAMAGES),

@@ -4,12 +4,14 @@ import multiprocessing
 import os
 import signal
 import stat
+import tempfile
+import time
 from pathlib import Path
 
 import pytest
 
 from mmrl.system.errors import ConfigError
-from mmrl.system.files import replace_file, whole_folder
+from mmrl.system.files import replace_file, scratch_folder, whole_folder
 
 
 def killed_in_the_middle(target: Path) -> None:
@@ -73,6 +75,23 @@ def test_a_killed_process_leaves_no_half_folder_and_the_next_one_clears_away_wha
 
 
 @pytest.mark.slow
+def test_a_scratch_folder_ends_with_its_block_and_one_of_a_killed_process_with_the_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    for name in ("mmrl-check-killed", "mmrl-check-new", "mmrl-doctor-other"):
+        (tmp_path / name / "inside").mkdir(parents=True)
+    hour_ago = time.time() - 3600
+    for name in ("mmrl-check-killed", "mmrl-doctor-other"):
+        os.utime(tmp_path / name, (hour_ago, hour_ago))
+    with scratch_folder("check") as first:
+        os.utime(first, (hour_ago, hour_ago))
+        with scratch_folder("check") as second:  # as another process has it: the lock is of the open file
+            assert first.is_dir() and second.is_dir() and first != second
+    left = {path.name for path in tmp_path.iterdir()}
+    assert left == {"mmrl-check-new", "mmrl-doctor-other"}, "one that may not be locked yet, one of another kind"
+
+
 def test_what_another_process_writes_at_the_same_time_is_left_alone(tmp_path: Path) -> None:
     target = tmp_path / "target"
     with whole_folder(target) as folder:

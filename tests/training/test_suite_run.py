@@ -71,7 +71,7 @@ def run(
 ) -> tuple[list[str], list[float]]:
     """What was others in the file, and the totals of the results in order."""
     results = ResultsFile(folder, {"weights": "w", **bound})
-    others, found = run_suite(cast(Evaluator, evaluator), chosen, results)
+    others, found, _ = run_suite(cast(Evaluator, evaluator), chosen, results)
     return others, [found[key].total or 0.0 for key in sorted(found)]
 
 
