@@ -49,6 +49,11 @@ def _number(
 
 def _sample(settings: NumberSettings, row: SampleResult, kind: str) -> SampleScore:
     value = row.score(settings.of)
+    is_out = (settings.only and kind not in settings.only) or (
+        settings.least is not None and value is not None and value < settings.least
+    )
+    if is_out:
+        return SampleScore(row.prompt, None, kind)
     if settings.over is None:
         return SampleScore(row.prompt, value, kind)
     below = row.score(settings.over)

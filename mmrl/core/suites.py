@@ -30,6 +30,8 @@ class NumberSettings(Settings):
     # A score is 1 where it is at least this, else 0, before anything else is computed; null: scores stay as they are.
     at: float | None = None
     by: str | None = None  # the field of the target with the kind of a prompt; null: there are no kinds
+    only: tuple[str, ...] = ()  # the kinds that count; (): all
+    least: float | None = None  # samples that score less do not count at all; null: all do
     unit: Literal["share", "percent", "points"] = "share"  # percent: 100 times what the rewards give
 
     @model_validator(mode="after")
@@ -38,6 +40,8 @@ class NumberSettings(Settings):
             raise ValueError("how: share_at_least needs `at`, the smallest score that counts")
         if self.how == "mean_of_kinds" and self.by is None:
             raise ValueError("how: mean_of_kinds needs `by`, the field of the target with the kind")
+        if self.only and self.by is None:
+            raise ValueError("only: names kinds, so it needs `by`, the field of the target with the kind")
         if (self.how == "ratio") != (self.over is not None) or (self.how == "ratio" and self.at is not None):
             raise ValueError("how: ratio goes with `over`, the label of the reward that it is divided by, and no `at`")
         return self

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from mmrl.commands.suite_card import markdown, numbers_of, shown
-from mmrl.core.suites import NumberSettings, SuiteSettings
+from mmrl.core.suites import NumberSettings, SuiteSettings, load_suite
 from mmrl.run_directory.suite_results import SampleResult
 from mmrl.system.progress_bars import Screen
 from mmrl.training.suite_run import spread
@@ -46,6 +46,28 @@ def test_kinds_further_numbers_and_means_stand_beside_it() -> None:
     assert found["number"] == pytest.approx((1.0 + 0.375) / 2)
     assert found["also"]["best"]["number"] == pytest.approx((1.0 + 0.0) / 2)
     assert found["scores"] == pytest.approx({"one": 0.5, "two": 1.75 / 3})
+
+
+def test_what_is_left_out_of_a_number_does_not_count_as_0() -> None:
+    settings = {"of": "one", "how": "share_at_least", "at": 1.0, "by": "kind"}
+    assert numbers(settings)["number"] == pytest.approx(1 / 3), "of 0.5, 1 and 0"
+    assert numbers(settings | {"least": 0.5})["number"] == pytest.approx(1 / 2), "of 0.5 and 1"
+    assert numbers(settings | {"only": ["x"]})["number"] == pytest.approx(1 / 2), "of the first prompt"
+    of_kind = numbers(settings | {"only": ["y"]})
+    assert of_kind["number"] == 0 and list(of_kind["kinds"]) == ["y"] and of_kind["samples"] == 1
+    assert numbers(settings | {"only": ["y"], "least": 0.5})["number"] is None
+    with pytest.raises(ValueError, match="only: names kinds, so it needs `by`"):
+        NumberSettings(only=("x",))
+
+
+def test_grounding_is_of_clicks_of_the_right_kind_alone() -> None:
+    grounding = load_suite("android_control").settings.also["grounding"]
+    own = grounding.model_copy(update={"of": "one"})
+    scores = [("click", 1.0), ("click", 0.5), ("click", 0.0), ("type", 1.0), ("scroll", 0.5)]
+    rows = [SampleResult(number, 0, "a", {"one": value}, value) for number, (_, value) in enumerate(scores)]
+    kinds = {"action": {number: kind for number, (kind, _) in enumerate(scores)}}
+    settings = SuiteSettings(**SETTINGS | {"number": own})
+    assert numbers_of(settings, rows, kinds)["number"] == pytest.approx(1 / 2)
 
 
 def card(**changes: Any) -> dict[str, Any]:
