@@ -42,6 +42,9 @@ def _ended(run: Path, record: Record, config: RunConfig) -> Iterator[Finding]:
         how, remedy = f"an error ended it: {record.failure.reason}", f"once its cause is mended, {begun}"
         if (cause := of_failure(record.failure, iteration + 1, config)) is not None:
             yield cause
+            how = f"an error ended it: that of {cause.name}"
+            if cause.name == "learning_rate_too_high":
+                remedy = "train anew with the remedy of that finding: a run that goes on keeps its learning rate"
     elif summary.get("is_complete"):
         how, remedy = f"a limit of its own ended it ({_limits(config)})", "raise that limit, or take it as the end"
     elif summary:

@@ -68,6 +68,8 @@ button:disabled { opacity: .5; cursor: default; }
 .missing { color: var(--soft); padding: 24px; text-align: center; }
 @media (max-width: 640px) {
   main { padding: 14px 12px 16px; gap: 10px; }
+  .top { flex-wrap: wrap; gap: 6px 14px; }
+  .top .by { order: 1; flex-basis: 100%; }
   #outputs, #outputs.three { gap: 10px; grid-template-columns: repeat(2, minmax(0, 1fr)); }
   #outputs.texts, #outputs.videos { grid-template-columns: minmax(0, 1fr); }
   #prompt { font-size: 17px; }
