@@ -187,15 +187,15 @@ def opened(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """
     seen: list[str] = []
 
-    def watch(where: Any, name: str) -> None:
+    def record(where: Any, name: str) -> None:
         called = getattr(where, name)
 
-        def watched(*given: Any, **named: Any) -> Any:
+        def recorded(*given: Any, **named: Any) -> Any:
             shown = [one for one in given if not isinstance(one, subprocess.Popen)]  # which cannot be printed yet
             seen.append(f"{name} {shown} {named.get('args')}")
             return called(*given, **named)
 
-        monkeypatch.setattr(where, name, watched)
+        monkeypatch.setattr(where, name, recorded)
 
     for where, name in (
         (builtins, "open"),
@@ -205,7 +205,7 @@ def opened(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         (socket.socket, "connect"),
         (subprocess.Popen, "__init__"),
     ):
-        watch(where, name)
+        record(where, name)
     return seen
 
 
