@@ -30,7 +30,8 @@ GROUPS: dict[str, tuple[str, ...]] = {  # all but those of `recipes.FIRST`, whic
     "Answers, clicks and turns": (
         "1-shot RLVR", "ACTIVE-O3", "AgentCPM-GUI", "BLEUBERI", "BRPO", "CGPO", "ChestX-Reasoner", "Clip and Delta",
         "CLS-RL", "DeepSeek-GRM", "Dense turn rewards", "DUMP", "Embodied-R", "EMPO", "Entropy-based advantages",
-        "FGRPR", "Fine-Grained RLHF", "Format and length surrogate", "GCPO", "GRIT", "GRPO-CARE", "GRPO-lambda", "GTPO",
+        "FGRPR", "Fine-Grained RLHF", "Format and length surrogate", "GCPO", "GRIT", "GRPO-CARE", "GRPO-D",
+        "GRPO-lambda", "GTPO",
         "GUI-G1", "GUI-G2", "GUI-R1", "GUI-Shepherd", "GuidNav", "IGPO", "Implicit PRM", "Intuitor", "IXC-2.5-Reward",
         "Listener-rewarded thinking", "MagicMirror", "Master-RM", "Mixed-R1", "MM-DPO", "MM-UPT", "No-Thinking-CLS-RL",
         "PERL", "pPE", "PPR", "ProgRM", "Prompt-A-Video", "PromptEnhancer", "PURE", "Reasoning-SQL", "ReDit", "ReMax",
