@@ -28,7 +28,8 @@ GROUPS: dict[str, tuple[str, ...]] = {  # all but those of `recipes.FIRST`, whic
         "UnifiedReward-Think", "VADER", "VisionReward",
     ),
     "Answers, clicks and turns": (
-        "1-shot RLVR", "ACTIVE-O3", "AgentCPM-GUI", "BLEUBERI", "BRPO", "CGPO", "ChestX-Reasoner", "Clip and Delta",
+        "1-shot RLVR", "ACTIVE-O3", "Ada-GRPO",
+        "AgentCPM-GUI", "BLEUBERI", "BRPO", "CGPO", "ChestX-Reasoner", "Clip and Delta",
         "CLS-RL", "DeepSeek-GRM", "Dense turn rewards", "DUMP", "Embodied-R", "EMPO", "Entropy-based advantages",
         "FGRPR", "Fine-Grained RLHF", "Format and length surrogate", "GCPO", "GRIT", "GRPO-CARE", "GRPO-D",
         "GRPO-lambda", "GTPO",
