@@ -33,7 +33,7 @@ def counted(counts: list[float], granularity: Any = "sample") -> Scores:
     """The episodes with a second reward of weight 0, `calls`."""
     values = torch.stack([torch.tensor(REWARD), torch.tensor(counts)], 1)
     valid = torch.ones(len(REWARD), dtype=torch.bool)
-    more = {"names": ("r", "calls"), "weights": (1.0, 0.0), "granularities": ("episode", granularity)}
+    more: dict[str, Any] = {"names": ("r", "calls"), "weights": (1.0, 0.0), "granularities": ("episode", granularity)}
     return episodes(values=values, valid=valid, **more)
 
 
