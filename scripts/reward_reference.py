@@ -49,6 +49,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
     ),
     "Wrappers": (
         "annealed", "cached", "clip_and_delta", "clip_range", "conditional", "constrained", "delta", "dithered",
+        "format_diversity",
         "gated", "generate_then_score", "group_gate", "latent_surrogate", "length_penalised", "par", "preference_head",
         "progress", "renormalised", "repeated", "router", "running_normalised", "text_norm", "threshold", "trusted",
         "uncertainty_weighted", "unlikeliness", "weighted", "win_rate",

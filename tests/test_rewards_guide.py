@@ -184,7 +184,7 @@ def test_every_wrapper_has_an_example_that_can_be_built(cli: CommandLine, monkey
     for example in examples:
         plugins.build("rewards", example)
     entries = re.findall(r"^- \*\*`(\w+)`\*\*", section("Wrappers"), re.M)
-    assert len(entries) == 27 and set(entries) <= {example["name"] for example in examples} <= set(WRAPPERS)
+    assert len(entries) == 28 and set(entries) <= {example["name"] for example in examples} <= set(WRAPPERS)
     assert set(WRAPPERS) <= set(re.findall(r"`(\w+)`", section("Wrappers")))
 
 

@@ -38,7 +38,7 @@ SMALL = (  # whole sections, so that the shipped config may be tuned without a c
 SDE = "sampler={name: flow_sde, num_steps: 4, sigmas: uniform}"
 KINDS = {
     "policy_gradient": (SDE, "loss={name: grpo}", "updates.minibatches=2", "averaging.decay=0.8"),
-    "lora": (SDE, "loss={name: grpo, kl_coef: 0.1}", "modality.lora={rank: 2, alpha: 4}"),
+    "lora": (SDE, "loss={name: grpo, kl_coef: {start: 0.2, end: 0.0, last: 3}}", "modality.lora={rank: 2, alpha: 4}"),
     "nft": (
         "sampler={name: ode, num_steps: 3, sigmas: uniform}",
         "loss={name: nft, draws: 1, reference_weight: 0.1, decay: {start: 0.5, maximum: 0.5}}",

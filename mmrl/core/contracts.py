@@ -806,6 +806,7 @@ class LossBatch:
     # [] an estimate of the policy's entropy: the mean of -log_prob over the decisions of the step, of all processes, by
     # the weights that sampled them; None for a loss whose declaration does not require it
     mean_entropy: Tensor | None = None
+    iteration: int = 0  # of the run, for settings that change over it
 
 
 @dataclass(frozen=True)

@@ -201,7 +201,12 @@ def resample(advantages: Sequence[float], count: int, alpha: float, source: torc
 
 
 def _moved(batch: LossBatch, device: torch.device) -> LossBatch:
-    return LossBatch(*(part.to(device) for part in (batch.advantages, batch.weight, batch.group, batch.scores)))
+    return LossBatch(
+        advantages=batch.advantages.to(device),
+        weight=batch.weight.to(device),
+        group=batch.group.to(device),
+        scores=batch.scores.to(device),
+    )
 
 
 def _joined(parts: Sequence[LossBatch]) -> LossBatch:

@@ -3,7 +3,7 @@
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -425,6 +425,7 @@ class Trainer:
             refilled = self.replay(collected, rollout, batch, iteration)
             rollout, batch, kept, replayed = refilled.rollout, refilled.batch, refilled.prompt_indices, refilled.metrics
             old = "recorded" if refilled.num_replayed and old == "itself" else old
+        batch = None if batch is None else replace(batch, iteration=iteration)
         parts, examined = minibatches(kept, updates, self.config.seed, iteration), dict[str, float]()
         if self.examination is not None:
             before = partial(

@@ -1,6 +1,9 @@
 """GRPO's penalty: what its gradient reaches, and its estimators against closed forms and enumeration."""
 
 import math
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -11,8 +14,13 @@ from torch.testing import assert_close
 from mmrl.core.contracts import OutputsByWeights
 from mmrl.core.forward_outputs import GaussianDecisions, TokenDecisions
 from mmrl.core.numerics import Reduction
+from mmrl.core.schedules import Schedule
 from mmrl.losses.base.divergence import KL
+from mmrl.losses.gpg import Gpg
 from mmrl.losses.grpo import Grpo
+from mmrl.losses.gspo import Gspo
+from mmrl.losses.reinforce import Reinforce
+from mmrl.training.update import select_groups
 from tests.losses.shared_states import (
     OLD_WEIGHT,
     STATE,
@@ -110,3 +118,33 @@ def test_the_reference_is_asked_for_only_with_a_penalty() -> None:
     assert Grpo().old_decay(3) is None
     trained = shared_call(WEIGHT)
     assert len(Grpo().measure(OutputsByWeights(trained, trained))) == 1
+
+
+@in_one_test("make", [Grpo, Gpg, Gspo, Reinforce])
+def test_a_schedule_of_the_penalty_is_the_constant_of_each_iteration(make: Callable[..., Any]) -> None:
+    """Up to iteration 2 there is no penalty, from 6 on 0.4, half way the half; a step takes its own iteration."""
+    going = make(kl_coef=Schedule(0.0, 0.4, last=6, first=2), kl="k3")
+    fixed = make(kl_coef=0.4, kl="k3")
+    assert going.needs == fixed.needs and going.declaration == fixed.declaration
+    tokens, reference = TokenDecisions(normals(0, 2, 3)), TokenDecisions(normals(1, 2, 3))
+    outputs = OutputsByWeights(tokens, tokens.detach(), reference)
+    plain = make()
+    free = plain(plain.measure(outputs), batch_of(torch.ones(2, 3, dtype=torch.float64))).terms
+    gap = reference.values - tokens.values
+    kl = gap.exp() - gap - 1
+    for iteration, weight in ((0, 0.0), (2, 0.0), (3, 0.1), (4, 0.2), (6, 0.4), (99, 0.4)):
+        batch = replace(batch_of(torch.ones(2, 3, dtype=torch.float64)), iteration=iteration)
+        _, part = select_groups(batch, sorted(set(batch.group.tolist())))
+        assert part is not None
+        result = going(going.measure(outputs), part)
+        assert_close(result.terms, free + weight * kl)
+        assert_close(result.metrics["kl"], kl)
+        assert_close(result.metrics["kl_coef"], torch.full_like(kl, weight))
+    assert "kl_coef" not in fixed(fixed.measure(outputs), batch_of(torch.ones(2, 3, dtype=torch.float64))).metrics
+
+
+def test_a_schedule_that_goes_below_0_is_refused_and_one_of_0_measures_nothing() -> None:
+    with pytest.raises(ValueError, match=r"kl_coef must start and end at 0 or above, got 0\.1 and -0\.2"):
+        Grpo(kl_coef=Schedule(0.1, -0.2, last=3))
+    assert Grpo(kl_coef=Schedule(0.0, 0.0, last=3)).needs == {"old"}
+    assert Grpo(kl_coef=Schedule(0.1, 0.0, last=3)).needs == {"old", "reference"}

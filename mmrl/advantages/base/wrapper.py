@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from torch import Tensor
 
 from mmrl.core.checked import Checked
-from mmrl.core.contracts import Advantage, BestChecking, RangeChecking, RunError, Selective
+from mmrl.core.contracts import Advantage, BestChecking, RangeChecking, RunError, Selective, Stateful
 from mmrl.core.data import Paths, Scores
 from mmrl.core.declarations import AdvantageDeclaration
 
@@ -16,6 +16,11 @@ class Wrapper(Checked):
     """An advantage made of another advantage, `inner`, with the same requirements."""
 
     inner: Advantage  # the section of the other advantage
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if isinstance(self.inner, Stateful):
+            raise ValueError("inner learns from the scores of a run, which only the advantage of the run itself sees")
 
     @property
     def declaration(self) -> AdvantageDeclaration:

@@ -17,6 +17,7 @@ from mmrl.core.data import Rollout, WeightsName
 from mmrl.core.declarations import DecisionQuantity, LossDeclaration
 from mmrl.core.keys import GroupKey
 from mmrl.core.numerics import Normalisation, normalised_weights
+from mmrl.core.schedules import Schedule
 from mmrl.core.views import DecisionView
 
 from .divergence import KL, REQUIRES, KLTarget, divergence
@@ -27,8 +28,11 @@ class DecisionLoss(Checked):
     """The base of losses on decisions, with their settings; a loss adds `measure` and its formula.
 
     The penalty is kl_coef * KL(trained || kl_to) at the states of the rollout, with a gradient to the trained weights;
-    `divergence.divergence` defines the kinds of KL. The loss subtracts entropy_coef * entropy of each token's
-    distribution (Mnih et al. 2016, arXiv 1602.01783, section 4): a policy that keeps its entropy goes on exploring.
+    `divergence.divergence` defines the kinds of KL. `kl_coef` may be a schedule of the iteration: a weak KL at first
+    explores, a stronger one later holds what was learned (Liu et al. 2025, "OThink-MR1", arXiv 2503.16081, GRPO-D). The
+    KL is then measured in every iteration, also where its weight is 0. The loss subtracts entropy_coef * entropy of
+    each token's distribution (Mnih et al. 2016, arXiv 1602.01783, section 4): a policy that keeps its entropy goes on
+    exploring.
 
     `entropy_floor`: the entropy counts only in a step whose mean entropy, the mean of -log_prob over its tokens as they
     were sampled, is below the floor. This is the switch of He et al. 2025, "Skywork Open Reasoner 1", arXiv 2505.22312
@@ -38,7 +42,8 @@ class DecisionLoss(Checked):
     Raises ValueError for settings out of range, and for a floor without a bonus.
     """
 
-    kl_coef: Annotated[float, Field(ge=0)] = 0.0  # weight of the KL penalty; 0 saves the reference's network call
+    # Weight of the KL penalty, or its schedule over the iterations; 0 saves the reference's network call.
+    kl_coef: Annotated[float, Field(ge=0)] | Schedule = 0.0
     # The KL of a penalty: `exact`, the Gaussian KL of each step, or `velocity`, the squared distance of the velocities
     # (neither for tokens); or an estimator, `k1`, `k2`, `k3`, or `low_var` (`k3`, at most 10), weaker on latents.
     kl: KL = "exact"
@@ -57,17 +62,29 @@ class DecisionLoss(Checked):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if isinstance(self.kl_coef, Schedule) and min(self.kl_coef.start, self.kl_coef.end) < 0:
+            ends = f"{self.kl_coef.start:g} and {self.kl_coef.end:g}"
+            raise ValueError(f"kl_coef must start and end at 0 or above, got {ends}")
         if self.entropy_floor is not None and self.entropy_coef == 0:
             raise ValueError("entropy_floor says when entropy_coef counts, which is 0; set it above 0")
 
     @property
+    def has_kl(self) -> bool:
+        """Whether the KL has a weight in some iteration, so that all iterations measure it."""
+        return max(self.kl_coef.start, self.kl_coef.end) > 0 if isinstance(self.kl_coef, Schedule) else self.kl_coef > 0
+
+    def kl_coef_at(self, iteration: int) -> float:
+        """Returns the weight of the KL penalty at an iteration, counted from 0."""
+        return self.kl_coef(iteration) if isinstance(self.kl_coef, Schedule) else self.kl_coef
+
+    @property
     def needs(self) -> frozenset[WeightsName]:
-        return frozenset({self.kl_to} if self.kl_coef > 0 else set())
+        return frozenset({self.kl_to} if self.has_kl else set())
 
     @property
     def declaration(self) -> LossDeclaration:
         none: frozenset[DecisionQuantity] = frozenset()
-        of_kl = REQUIRES.get(self.kl, none) if self.kl_coef > 0 else none
+        of_kl = REQUIRES.get(self.kl, none) if self.has_kl else none
         of_entropy: frozenset[DecisionQuantity] = frozenset({"entropy"}) if self.entropy_coef > 0 else none
         has_floor = self.entropy_floor is not None
         return LossDeclaration(requires=of_kl | of_entropy, requires_mean_entropy=has_floor)
@@ -91,7 +108,7 @@ class DecisionLoss(Checked):
         hold no entropy.
         """
         added = []
-        if self.kl_coef > 0:
+        if self.has_kl:
             added.append(divergence(forward_outputs.trained, getattr(forward_outputs, self.kl_to), self.kl))
         if self.entropy_coef > 0:
             if forward_outputs.trained.entropy is None:
@@ -106,13 +123,16 @@ class DecisionLoss(Checked):
     ) -> LossTerms:
         """Returns the terms [B, K] plus the penalties of `divergence`.
 
-        Adds the metrics `kl`, where there is a KL, and `entropy_bonus`, 1 or 0, where there is a floor of the entropy.
+        Adds the metrics `kl`, where there is a KL, `kl_coef`, where that changes over the run, and `entropy_bonus`,
+        1 or 0, where there is a floor of the entropy.
         Raises ValueError for a floor without the mean entropy of the batch.
         """
         left = list(divergence)
-        if self.kl_coef > 0:
-            kl = left.pop(0)
-            terms, metrics = terms + self.kl_coef * kl, {**metrics, "kl": kl}
+        if self.has_kl:
+            kl, weight = left.pop(0), self.kl_coef_at(batch.iteration)
+            terms, metrics = terms + weight * kl, {**metrics, "kl": kl}
+            if isinstance(self.kl_coef, Schedule):
+                metrics = {**metrics, "kl_coef": torch.full_like(kl, weight)}
         if self.entropy_coef > 0:
             is_on = self._has_bonus(batch)
             if self.entropy_floor is not None:

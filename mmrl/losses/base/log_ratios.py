@@ -32,7 +32,7 @@ class LogRatioLoss(DecisionLoss):
         return (*self.compare(forward_outputs), *self.divergence(forward_outputs))
 
     def __call__(self, measures: tuple[Tensor, ...], batch: LossBatch) -> LossTerms:
-        own = len(measures) - (self.kl_coef > 0) - (self.entropy_coef > 0)
+        own = len(measures) - self.has_kl - (self.entropy_coef > 0)
         terms, metrics = self.terms(measures[:own], batch)
         wide = {name: _over_decisions(values, batch.weight) for name, values in metrics.items()}
         size = {"log_ratio_size": measures[0].abs()}
