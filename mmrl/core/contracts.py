@@ -52,6 +52,7 @@ __all__ = [  # all names that an author of plug-ins needs, also those of other f
     "ConfigError",
     "Cut",
     "Cutting",
+    "DecisionSelecting",
     "Differentiable",
     "DifferentiableScore",
     "DivergedError",
@@ -806,6 +807,8 @@ class LossBatch:
     # [] an estimate of the policy's entropy: the mean of -log_prob over the decisions of the step, of all processes, by
     # the weights that sampled them; None for a loss whose declaration does not require it
     mean_entropy: Tensor | None = None
+    # [B, K] bool: the decisions that a `DecisionSelecting` loss selected among those of the step; None for other losses
+    selected: Tensor | None = None
 
 
 @dataclass(frozen=True)
@@ -871,4 +874,18 @@ class Loss(Protocol):
 
     def __call__(self, measures: tuple[Tensor, ...], batch: LossBatch) -> LossTerms:
         """Returns the terms [B, K] of the loss, a formula on the measures, and metrics."""
+        ...
+
+
+@runtime_checkable
+class DecisionSelecting(Protocol):
+    """A loss that treats some decisions of a step unlike the others, by comparing all of them. Optional."""
+
+    def select(self, log_prob: Tensor, advantages: Tensor, weight: Tensor, source: torch.Generator) -> Tensor:
+        """Returns the selected decisions: [N] bool.
+
+        Args:
+            log_prob: [N] of the decisions of one optimizer step on all processes, under the weights that sampled them.
+            advantages: [N]. weight: [N], above 0. source: the randomness of the step, the same on all processes.
+        """
         ...

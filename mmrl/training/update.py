@@ -10,7 +10,17 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from mmrl.core.contracts import Differentiable, Loss, LossBatch, LossTerms, Modality, OutputsByWeights, Shardable, Sized
+from mmrl.core.contracts import (
+    DecisionSelecting,
+    Differentiable,
+    Loss,
+    LossBatch,
+    LossTerms,
+    Modality,
+    OutputsByWeights,
+    Shardable,
+    Sized,
+)
 from mmrl.core.data import Outputs, Rollout, WeightsName
 from mmrl.core.declarations import LossDeclaration
 from mmrl.core.forward_outputs import TokenDecisions
@@ -18,6 +28,7 @@ from mmrl.core.keys import GroupKey, prompt_index_of
 from mmrl.core.views import View
 from mmrl.system.errors import RunError
 from mmrl.system.out_of_memory import reported
+from mmrl.training.decision_selection import Entries, select_everywhere
 from mmrl.training.processes import Processes
 from mmrl.training.reward_gradients import carries_back
 
@@ -90,6 +101,7 @@ class Updater:
             return None
         coefficients = [of_entries / denominator for of_entries, _ in counted]
         batches = self._with_mean_entropy(rollout, views, batches)
+        batches = self._with_selection(rollout, views, batches)
         if importance is not None and rollout is not None:
             views = [view.among(rollout, importance.cpu()) for view in views]
             batches = [replace(weighed, weight=weighed.weight * (importance > 0)) for weighed in batches]
@@ -159,6 +171,22 @@ class Updater:
             sums = sums + torch.stack([surprise.sum(), weight.sum()])
         total, count = self.processes.sum(sums).unbind()
         return [replace(batch, mean_entropy=(total / count).to(batch.weight.dtype)) for batch in batches]
+
+    def _with_selection(
+        self, rollout: Rollout | None, views: Sequence[View], batches: list[LossBatch]
+    ) -> list[LossBatch]:
+        """Returns the batches with the decisions that the loss selects among those of all processes, where it does."""
+        if not isinstance(self.loss, DecisionSelecting):
+            return batches
+        own = []
+        for view, batch in zip(views, batches, strict=True):
+            assert rollout is not None, "a batch is of a rollout"
+            own.append(Entries.of(self.policy.recorded(rollout, view).log_prob(), batch))
+        chosen = select_everywhere(self.loss, Entries.join(own), self.processes).to(self.processes.device)
+        parts = zip(batches, chosen.split([len(part.group) for part in own]), strict=True)
+        return [
+            replace(batch, selected=(batch.weight > 0).masked_scatter(batch.weight > 0, part)) for batch, part in parts
+        ]
 
     def _accumulate_view(
         self, rollout: Rollout, view: View, batch: LossBatch, coefficients: Tensor, old: OldSource, metrics: StepMetrics

@@ -83,7 +83,8 @@ def _forward_outputs(evaluation: Any, entry: Tensor) -> OutputsByWeights:
 
 def _batch(order: Tensor | None = None, weight: Tensor = WEIGHT) -> LossBatch:
     rows = torch.arange(B) if order is None else order
-    return LossBatch(ADVANTAGES[rows], weight[rows], GROUP[rows], ADVANTAGES[rows, 0])
+    selected = torch.arange(B * K).view(B, K)[rows] % 5 == 0
+    return LossBatch(ADVANTAGES[rows], weight[rows], GROUP[rows], ADVANTAGES[rows, 0], selected=selected)
 
 
 def test_every_loss_is_tried() -> None:
