@@ -102,6 +102,7 @@ __all__ = [  # all names that an author of plug-ins needs, also those of other f
     "Spending",
     "Stateful",
     "Steered",
+    "StepAveraging",
     "Twinned",
     "Usage",
     "View",
@@ -809,6 +810,8 @@ class LossBatch:
     mean_entropy: Tensor | None = None
     # [B, K] bool: the decisions that a `DecisionSelecting` loss selected among those of the step; None for other losses
     selected: Tensor | None = None
+    # [] the mean of what a `StepAveraging` loss averages over the step, on all processes; None for other losses
+    step_mean: Tensor | None = None
 
 
 @dataclass(frozen=True)
@@ -888,4 +891,13 @@ class DecisionSelecting(Protocol):
             log_prob: [N] of the decisions of one optimizer step on all processes, under the weights that sampled them.
             advantages: [N]. weight: [N], above 0. source: the randomness of the step, the same on all processes.
         """
+        ...
+
+
+@runtime_checkable
+class StepAveraging(Protocol):
+    """A loss with a formula on a mean over all entries of an optimizer step under the present weights. Optional."""
+
+    def averaged(self, measures: tuple[Tensor, ...]) -> Tensor:
+        """Returns the values [B, K], 0 outside of the view; in their mean each entry counts as in the loss."""
         ...

@@ -24,17 +24,25 @@ class Entries:
     def of(cls, log_prob: Tensor, batch: LossBatch) -> "Entries":
         """Returns the decisions of a batch whose log-probs are [B, K], in the order of rows."""
         inside = batch.weight > 0
-        group = batch.group[:, None].expand_as(batch.weight)[inside].cpu()
-        values = (log_prob.to(batch.weight), batch.advantages, batch.weight)
-        return cls(*(part[inside].detach().double().cpu() for part in values), group)
+
+        def kept(values: Tensor) -> Tensor:
+            return values[inside].detach().cpu()
+
+        group = kept(batch.group[:, None].expand_as(batch.weight))
+        advantages, weight = kept(batch.advantages).double(), kept(batch.weight).double()
+        return cls(kept(log_prob.to(batch.weight)).double(), advantages, weight, group)
 
     @classmethod
     def join(cls, parts: Sequence["Entries"]) -> "Entries":
         """Returns the decisions of all parts, one part after the other."""
         nothing = torch.zeros(0, dtype=torch.float64)
-        empty = cls(nothing, nothing, nothing, torch.zeros(0, dtype=torch.int64))
-        columns = zip(*((one.log_prob, one.advantages, one.weight, one.group) for one in (empty, *parts)), strict=True)
-        return cls(*(torch.cat(column) for column in columns))
+        every = (cls(nothing, nothing, nothing, torch.zeros(0, dtype=torch.int64)), *parts)
+        return cls(
+            torch.cat([one.log_prob for one in every]),
+            torch.cat([one.advantages for one in every]),
+            torch.cat([one.weight for one in every]),
+            torch.cat([one.group for one in every]),
+        )
 
 
 def select_everywhere(loss: DecisionSelecting, own: Entries, processes: Processes) -> Tensor:
@@ -49,7 +57,6 @@ def select_everywhere(loss: DecisionSelecting, own: Entries, processes: Processe
         return torch.zeros(0, dtype=torch.bool)
     order = every.group.sort(stable=True).indices
     source = generator("selected decisions", *every.group.unique().tolist())
-    sorted_parts = (part[order] for part in (every.log_prob, every.advantages, every.weight))
     selected = torch.zeros(len(order), dtype=torch.bool)
-    selected[order] = loss.select(*sorted_parts, source)
+    selected[order] = loss.select(every.log_prob[order], every.advantages[order], every.weight[order], source)
     return selected[begin : begin + len(own.group)]
