@@ -44,9 +44,9 @@ GROUPS: dict[str, tuple[str, ...]] = {  # all but those of `recipes.FIRST`, whic
     "Both": (
         "APA", "AsymRE", "CISPO", "Clip-Cov", "CoPG", "DisCO", "DPO", "Dr. GRPO", "DRA-GRPO", "G-RA", "GDPO", "GMPO",
         "GPG", "GVPO", "HERON", "InfoNCA", "KL-Cov", "MaxRL", "NCA", "NGRPO", "ODPO", "Online difficulty filtering",
-        "OPO", "Over-optimisation measured by KL", "Pass@k training", "QAE", "rDPO", "REBEL", "Reg-GRPO",
-        "REINFORCE++", "REINFORCE++ with baseline", "Reward scaling", "RLOO", "RPO", "SAPO", "SPPO", "TOPR",
-        "Trimmed statistics", "Vanishing gradients",
+        "OPMD", "OPO", "Over-optimisation measured by KL", "Pass@k training", "QAE", "rDPO", "REBEL", "REC",
+        "Reg-GRPO", "REINFORCE++", "REINFORCE++ with baseline", "Reward scaling", "RLOO", "RPO", "SAPO", "SPPO",
+        "TOPR", "Trimmed statistics", "Vanishing gradients",
     ),
 }  # fmt: skip
 FIRST = "What people come for"

@@ -137,6 +137,8 @@ def test_a_vision_language_run_has_the_formulas_of_its_papers_code(
         ("asymre", {"kl_coef": 0.0, "normalise": "constant"}),
         ("clip_cov", {"clip_low": 1.0, "clip_high": 1.0, "share": 2e-4, "cov_low": 1.0, "cov_high": 5.0}),
         ("kl_cov", {"share": 2e-3, "cov_coef": 1.0, "kl_coef": 0.0}),
+        ("opmd", {"kl_coef": 0.0, "normalise": "constant", "level": "sequence"}),
+        ("rec", {"clip_low": 0.2, "clip_high": 0.2, "far_low": 0.6, "far_high": 2.0, "weight": "none"}),
         ("disco", {"tau": 10.0, "kl_bound": 1e-4, "hinge_weight": 1e3, "normalise": "sample", "path": "mean"}),
         ("guard", {"clip_low": 2e-6, "clip_high": 2e-6, "kl_coef": 0.0}),
         ("flow_dppo", {"threshold": 1e-5, "kl_coef": 0.0}),
