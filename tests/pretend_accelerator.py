@@ -336,6 +336,7 @@ PHASES: list[tuple[Any, str, str | None, str]] = [
     (AnswerGenerator, "_sample", None, "decoded step"),
     (AnswerGenerator, "_read", None, "block of steps"),
     (Updater, "_learn", "micro-batch", "micro-batch"),
+    (Updater, "_measure", "micro-batch", ""),
     (Updater, "_learn_in_two_passes", "micro-batch", "micro-batches"),
     (Updater, "_forward", None, "forward pass"),
 ]

@@ -4,7 +4,7 @@ from collections.abc import Collection
 from typing import Any, Literal
 
 from mmrl.core.config import RunConfig
-from mmrl.core.contracts import Loss, Modality, VideoMaking
+from mmrl.core.contracts import Loss, Modality, StepAveraging, VideoMaking
 from mmrl.core.declarations import LossDeclaration
 from mmrl.core.likelihoods import thought_needs, weights_read
 from mmrl.plans.flow import Plan
@@ -74,10 +74,12 @@ def requires_reference(loss: Loss, needs: Collection[str]) -> bool:
 
 
 def num_looks(loss: Loss, num_calls: float, micro_batch: int | Literal["auto"]) -> int:
-    """Returns how often a step evaluates a view: twice where the loss needs several micro-batches at once.
+    """Returns how often a step evaluates a view: twice where the loss needs several micro-batches, or all, at once.
 
     With `auto`, which is not chosen yet, there may be several.
     """
+    if isinstance(loss, StepAveraging):
+        return 2
     return 2 if loss.scope != "decision" and (micro_batch == "auto" or num_calls > micro_batch) else 1
 
 

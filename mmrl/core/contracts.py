@@ -52,6 +52,7 @@ __all__ = [  # all names that an author of plug-ins needs, also those of other f
     "ConfigError",
     "Cut",
     "Cutting",
+    "DecisionSelecting",
     "Differentiable",
     "DifferentiableScore",
     "DivergedError",
@@ -101,6 +102,7 @@ __all__ = [  # all names that an author of plug-ins needs, also those of other f
     "Spending",
     "Stateful",
     "Steered",
+    "StepAveraging",
     "Twinned",
     "Usage",
     "View",
@@ -807,6 +809,10 @@ class LossBatch:
     # the weights that sampled them; None for a loss whose declaration does not require it
     mean_entropy: Tensor | None = None
     iteration: int = 0  # of the run, for settings that change over it
+    # [B, K] bool: the decisions that a `DecisionSelecting` loss selected among those of the step; None for other losses
+    selected: Tensor | None = None
+    # [] the mean of what a `StepAveraging` loss averages over the step, on all processes; None for other losses
+    step_mean: Tensor | None = None
 
 
 @dataclass(frozen=True)
@@ -872,4 +878,27 @@ class Loss(Protocol):
 
     def __call__(self, measures: tuple[Tensor, ...], batch: LossBatch) -> LossTerms:
         """Returns the terms [B, K] of the loss, a formula on the measures, and metrics."""
+        ...
+
+
+@runtime_checkable
+class DecisionSelecting(Protocol):
+    """A loss that treats some decisions of a step unlike the others, by comparing all of them. Optional."""
+
+    def select(self, log_prob: Tensor, advantages: Tensor, weight: Tensor, source: torch.Generator) -> Tensor:
+        """Returns the selected decisions: [N] bool.
+
+        Args:
+            log_prob: [N] of the decisions of one optimizer step on all processes, under the weights that sampled them.
+            advantages: [N]. weight: [N], above 0. source: the randomness of the step, the same on all processes.
+        """
+        ...
+
+
+@runtime_checkable
+class StepAveraging(Protocol):
+    """A loss with a formula on a mean over all entries of an optimizer step under the present weights. Optional."""
+
+    def averaged(self, measures: tuple[Tensor, ...]) -> Tensor:
+        """Returns the values [B, K], 0 outside of the view; in their mean each entry counts as in the loss."""
         ...

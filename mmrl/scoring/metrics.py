@@ -124,6 +124,7 @@ def score_metrics(scores: Scores, is_degenerate: Tensor) -> dict[str, float]:
         **mean_and_std("reward", plain_total(scores), scores.share),
         "reward/failed": float(num_failed(scores)),
         "groups/degenerate": _share(is_degenerate, scores.group),
+        "groups/difficulty_weight": difficulty_weight(scores),
     }
     metrics |= {f"reward/{name}/share": share for name, share in variance_shares(scores).items()}
     for name, values in zip(scores.names, scores.values.unbind(1), strict=True):
@@ -132,6 +133,18 @@ def score_metrics(scores: Scores, is_degenerate: Tensor) -> dict[str, float]:
         metrics[f"reward/{name}/failed"] = float((values.isnan() & ~scores.is_control).sum())
         metrics[f"reward/{name}/constant_groups"] = _share(constant_groups(values, scores.group, judged), scores.group)
     return metrics
+
+
+def difficulty_weight(scores: Scores) -> float:
+    """Returns the mean over groups of the variance of the total within the group.
+
+    With rewards of 0 and 1 the variance is p (1 - p) at a share p of right answers, and GRPO weighs a prompt by its
+    root: Li et al. 2025, "DisCO", arXiv 2505.12366, proposition 1. It is 0 where all answers are right or all wrong.
+    """
+    counted = scores.share > 0
+    variance = group_std(plain_total(scores).double(), scores.group, counted).square()
+    sizes = group_sum(torch.ones_like(variance), scores.group)
+    return float((variance / sizes).sum() / (1 / sizes).sum()) if len(sizes) else 0.0
 
 
 def variance_shares(scores: Scores) -> dict[str, float]:

@@ -10,7 +10,18 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from mmrl.core.contracts import Differentiable, Loss, LossBatch, LossTerms, Modality, OutputsByWeights, Shardable, Sized
+from mmrl.core.contracts import (
+    DecisionSelecting,
+    Differentiable,
+    Loss,
+    LossBatch,
+    LossTerms,
+    Modality,
+    OutputsByWeights,
+    Shardable,
+    Sized,
+    StepAveraging,
+)
 from mmrl.core.data import Outputs, Rollout, WeightsName
 from mmrl.core.declarations import LossDeclaration
 from mmrl.core.forward_outputs import TokenDecisions
@@ -18,6 +29,7 @@ from mmrl.core.keys import GroupKey, prompt_index_of
 from mmrl.core.views import View
 from mmrl.system.errors import RunError
 from mmrl.system.out_of_memory import reported
+from mmrl.training.decision_selection import Entries, select_everywhere
 from mmrl.training.processes import Processes
 from mmrl.training.reward_gradients import carries_back
 
@@ -90,6 +102,7 @@ class Updater:
             return None
         coefficients = [of_entries / denominator for of_entries, _ in counted]
         batches = self._with_mean_entropy(rollout, views, batches)
+        batches = self._with_selection(rollout, views, batches)
         if importance is not None and rollout is not None:
             views = [view.among(rollout, importance.cpu()) for view in views]
             batches = [replace(weighed, weight=weighed.weight * (importance > 0)) for weighed in batches]
@@ -98,11 +111,14 @@ class Updater:
         share = torch.full((), 1 / self.processes.num_processes, device=self.processes.device)
         metrics = StepMetrics({"loss/total": torch.zeros_like(share)}, {"loss/total": share})
         with self._guarded():
+            measured = self._measured_views(rollout, views, batches, old, metrics)
+            batches = self._with_step_mean(measured, batches, coefficients)
             for number in range(self.processes.maximum(len(batches))):
                 if rollout is None or number >= len(batches):
                     self._dummy_view(old)
                 else:
-                    self._accumulate_view(rollout, views[number], batches[number], coefficients[number], old, metrics)
+                    each = (views[number], batches[number], coefficients[number])
+                    self._accumulate_view(rollout, each, old, metrics, measured[number] if measured else None)
         return metrics
 
     def recompute(self, rollout: Rollout | None) -> Rollout | None:
@@ -160,20 +176,83 @@ class Updater:
         total, count = self.processes.sum(sums).unbind()
         return [replace(batch, mean_entropy=(total / count).to(batch.weight.dtype)) for batch in batches]
 
+    def _with_selection(
+        self, rollout: Rollout | None, views: Sequence[View], batches: list[LossBatch]
+    ) -> list[LossBatch]:
+        """Returns the batches with the decisions that the loss selects among those of all processes, where it does."""
+        if not isinstance(self.loss, DecisionSelecting):
+            return batches
+        own = []
+        for view, batch in zip(views, batches, strict=True):
+            assert rollout is not None, "a batch is of a rollout"
+            recorded: Any = self.policy.recorded(rollout, view)
+            own.append(Entries.of(recorded.log_prob(), batch))
+        chosen = select_everywhere(self.loss, Entries.join(own), self.processes).to(self.processes.device)
+        parts = zip(batches, chosen.split([len(part.group) for part in own]), strict=True)
+        return [
+            replace(batch, selected=(batch.weight > 0).masked_scatter(batch.weight > 0, part)) for batch, part in parts
+        ]
+
+    def _measured_views(
+        self,
+        rollout: Rollout | None,
+        views: Sequence[View],
+        batches: Sequence[LossBatch],
+        old: OldSource,
+        metrics: StepMetrics,
+    ) -> list[tuple[Tensor, ...]]:
+        """Returns the measures of each view before anything is learned, for a loss that averages them; else nothing."""
+        if not isinstance(self.loss, StepAveraging):
+            return []
+        measured = []
+        for number in range(self.processes.maximum(len(batches))):
+            if rollout is None or number >= len(batches):
+                self._dummy_step(self.processes.maximum(0), old, learns=False)
+                continue
+            parts = micro_batches(self.policy, rollout, views[number], self.micro_batch)
+            most = self.processes.maximum(len(parts))
+            measured.append(self._measure(rollout, parts, batches[number], old, metrics) if parts else ())
+            self._dummy_step(most - len(parts), old, learns=False)
+        return measured
+
+    def _with_step_mean(
+        self, measured: Sequence[tuple[Tensor, ...]], batches: list[LossBatch], coefficients: Sequence[Tensor]
+    ) -> list[LossBatch]:
+        """Returns the batches with the mean over the step of what the loss averages, where it does."""
+        if not isinstance(self.loss, StepAveraging):
+            return batches
+        mean = torch.zeros((), dtype=torch.float64, device=self.processes.device)
+        for measures, counts in zip(measured, coefficients, strict=True):
+            if measures:
+                mean = mean + (self.loss.averaged(measures).detach().double() * counts).sum()
+        mean = self.processes.sum(mean)
+        return [replace(batch, step_mean=mean.to(batch.weight.dtype)) for batch in batches]
+
     def _accumulate_view(
-        self, rollout: Rollout, view: View, batch: LossBatch, coefficients: Tensor, old: OldSource, metrics: StepMetrics
+        self,
+        rollout: Rollout,
+        each: tuple[View, LossBatch, Tensor],
+        old: OldSource,
+        metrics: StepMetrics,
+        measures: tuple[Tensor, ...] | None,
     ) -> None:
+        """Learns from one view with its batch and coefficients; `measures`: those that were measured already."""
+        view, batch, coefficients = each
         parts = micro_batches(self.policy, rollout, view, self.micro_batch)
         self.num_calls = max([self.num_calls, *(part.num_calls for part in parts)])
         if not parts:
             return self._dummy_view(old)
         most = self.processes.maximum(len(parts))
-        if most == 1 or self.loss.scope == "decision":
+        if measures is None and (most == 1 or self.loss.scope == "decision"):
             for part in parts:
                 self._learn(rollout, part, batch, coefficients, old, metrics, is_whole=len(parts) == 1)
             self._dummy_step(most - len(parts), old, learns=True)
-        else:
-            self._learn_in_two_passes(rollout, parts, batch, coefficients, old, metrics, most)
+            return
+        if measures is None:
+            measures = self._measure(rollout, parts, batch, old, metrics)
+            self._dummy_step(most - len(parts), old, learns=False)
+        self._learn_in_two_passes(rollout, parts, batch, coefficients, old, metrics, measures)
+        self._dummy_step(most - len(parts), old, learns=True)
 
     def _learn(
         self,
@@ -196,17 +275,10 @@ class Updater:
         terms = self.loss(self.loss.measure(forward_outputs), batch)
         self.processes.backward(self._sum_terms(terms, batch, coefficients, metrics))
 
-    def _learn_in_two_passes(
-        self,
-        rollout: Rollout,
-        parts: Sequence[View],
-        batch: LossBatch,
-        coefficients: Tensor,
-        old: OldSource,
-        metrics: StepMetrics,
-        most: int,
-    ) -> None:
-        """Applies the chain rule by hand: d loss / d measures of all parts, then d measures / d weights of each."""
+    def _measure(
+        self, rollout: Rollout, parts: Sequence[View], batch: LossBatch, old: OldSource, metrics: StepMetrics
+    ) -> tuple[Tensor, ...]:
+        """Returns the measures of all parts without a graph: the first pass of a loss that compares entries."""
         per_part = []
         with torch.no_grad():
             for part in parts:
@@ -215,9 +287,21 @@ class Updater:
                 _add_entropy(
                     forward_outputs, batch.weight * (part.weight(rollout).to(self.processes.device) > 0), metrics
                 )
-        self._dummy_step(most - len(parts), old, learns=False)
         # a part's measures are 0 outside of it, so the sum puts the parts together
-        measures = tuple(torch.stack(same).sum(0).requires_grad_() for same in zip(*per_part, strict=True))
+        return tuple(torch.stack(same).sum(0) for same in zip(*per_part, strict=True))
+
+    def _learn_in_two_passes(
+        self,
+        rollout: Rollout,
+        parts: Sequence[View],
+        batch: LossBatch,
+        coefficients: Tensor,
+        old: OldSource,
+        metrics: StepMetrics,
+        measures: tuple[Tensor, ...],
+    ) -> None:
+        """Applies the chain rule by hand: d loss / d measures of all parts, then d measures / d weights of each."""
+        measures = tuple(values.detach().requires_grad_() for values in measures)
         total = self._sum_terms(self.loss(measures, batch), batch, coefficients, metrics)
         gradients = torch.autograd.grad(total, measures, allow_unused=True)
         for part in parts:
@@ -227,12 +311,11 @@ class Updater:
             # a measure of whole samples [B, 1] counts once, not once for each of its K entries
             kept = [inside if m.shape == inside.shape else inside.any(1, keepdim=True) for m, _ in used]
             self.processes.backward(sum((m * g * k).sum() for (m, g), k in zip(used, kept, strict=True)))  # type: ignore[arg-type]
-        self._dummy_step(most - len(parts), old, learns=True)
 
     def _dummy_view(self, old: OldSource) -> None:
         """Makes the network calls of one view with weight 0, for a process without work while others have a view."""
         most = self.processes.maximum(0)
-        if most > 1 and self.loss.scope != "decision":
+        if most > 1 and self.loss.scope != "decision" and not isinstance(self.loss, StepAveraging):
             self._dummy_step(most, old, learns=False)
         self._dummy_step(most, old, learns=True)
 

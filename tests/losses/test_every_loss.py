@@ -1,5 +1,6 @@
 """Properties of every loss in the folder, with its default settings."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -83,7 +84,9 @@ def _forward_outputs(evaluation: Any, entry: Tensor) -> OutputsByWeights:
 
 def _batch(order: Tensor | None = None, weight: Tensor = WEIGHT) -> LossBatch:
     rows = torch.arange(B) if order is None else order
-    return LossBatch(ADVANTAGES[rows], weight[rows], GROUP[rows], ADVANTAGES[rows, 0])
+    selected = torch.arange(B * K).view(B, K)[rows] % 5 == 0
+    batch = LossBatch(ADVANTAGES[rows], weight[rows], GROUP[rows], ADVANTAGES[rows, 0], selected=selected)
+    return replace(batch, step_mean=torch.tensor(0.01))
 
 
 def test_every_loss_is_tried() -> None:

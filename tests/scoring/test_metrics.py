@@ -14,7 +14,14 @@ from mmrl.core.data import Scores
 from mmrl.mixes.advantage_weighted import AdvantageWeighted
 from mmrl.mixes.gdpo import Gdpo
 from mmrl.mixes.weighted_sum import WeightedSum
-from mmrl.scoring.metrics import advantages_of, constant_groups, degenerate_groups, score_metrics, variance_shares
+from mmrl.scoring.metrics import (
+    advantages_of,
+    constant_groups,
+    degenerate_groups,
+    difficulty_weight,
+    score_metrics,
+    variance_shares,
+)
 from tests.parameters import in_one_test
 
 
@@ -34,6 +41,7 @@ def test_metrics_by_hand() -> None:
         "reward/std": pytest.approx(math.sqrt((5.2**2 + 1.2**2 + 2 * 0.8**2 + 4.8**2) / 5)),
         "reward/failed": 1.0,
         "groups/degenerate": pytest.approx(2 / 3),  # 2: equal; 9: one valid member
+        "groups/difficulty_weight": pytest.approx(4 / 3),  # 4: totals of 8 and 12; the others have no spread
         "reward/fit/mean": pytest.approx(3.6),
         "reward/fit/std": pytest.approx(math.sqrt((5.2**2 + 1.2**2 + 2 * 0.8**2 + 4.8**2) / 5) / 2),
         "reward/fit/failed": 1.0,
@@ -45,6 +53,14 @@ def test_metrics_by_hand() -> None:
     }
 
 
+def test_the_difficulty_of_right_and_wrong_answers_is_p_times_1_minus_p() -> None:
+    """Groups of 4 with 1 right answer, of 2 with 1, of 3 with none; a fourth in the second could not be judged."""
+    right = torch.tensor([1.0, 0, 0, 0, 1, 0, math.nan, 0, 0, 0])[:, None]
+    group, none = torch.tensor([0] * 4 + [3] * 3 + [5] * 3), torch.arange(10)
+    made = Scores(right, ("right",), (1.0,), ~right[:, 0].isnan(), group, episode=none, turn=none * 0)
+    assert difficulty_weight(made) == pytest.approx((1 / 4 * 3 / 4 + 1 / 2 * 1 / 2 + 0) / 3)
+
+
 def test_metrics_of_nothing_have_no_means() -> None:
     none = torch.zeros(0, dtype=torch.int64)
     made = Scores(torch.zeros(0, 1), ("r0",), (1.0,), none.bool(), none, episode=none, turn=none)
@@ -52,6 +68,7 @@ def test_metrics_of_nothing_have_no_means() -> None:
     assert metrics == {
         "reward/failed": 0.0,
         "groups/degenerate": 0.0,
+        "groups/difficulty_weight": 0.0,
         "reward/r0/failed": 0.0,
         "reward/r0/constant_groups": 0.0,
     }

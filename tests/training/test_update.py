@@ -13,6 +13,7 @@ from mmrl.core.data import Rollout
 from mmrl.core.keys import GroupKey
 from mmrl.core.numerics import Normalisation
 from mmrl.core.views import DecisionView
+from mmrl.losses.disco import Disco
 from mmrl.losses.gmpo import Gmpo
 from mmrl.losses.grpo import Grpo
 from mmrl.losses.gspo import Gspo
@@ -28,6 +29,7 @@ LOSSES: list[Callable[[Any], Loss]] = [
     lambda by: Topr(normalise=by),
     lambda by: Grpo(clip_low=0.2, clip_high=0.2, kl_coef=0.3, kl="k3", normalise=by),
     lambda by: Reinforce(normalise=by),
+    lambda by: Disco(kl_bound=0.0, hinge_weight=3.0, positive_above=0.0, normalise=by),
     lambda by: SequenceRatio(normalise=by),
     lambda by: AnswerRatio(normalise=by),
     lambda by: GroupPreference(),
