@@ -17,13 +17,14 @@ from mmrl.assembly.reward_checks import (
     total_range,
 )
 from mmrl.core.config import EvaluationSettings, Plugin, RunConfig
-from mmrl.core.contracts import Advantage, ConfigError, Loss, Modality, RangeChecking, SampleKind, Sampler
+from mmrl.core.contracts import Advantage, ConfigError, Imitating, Loss, Modality, RangeChecking, SampleKind, Sampler
 from mmrl.core.data import Prompt, WeightsName
 from mmrl.core.declarations import AdvantageDeclaration, LossDeclaration, MixDeclaration, PolicyDeclaration
 from mmrl.core.dense import DENSE
 from mmrl.core.forward_outputs import PROVIDED
 from mmrl.core.keys import GroupKey
 from mmrl.core.reward_batches import refuse_thought
+from mmrl.plans.answers import RethinkingPlan
 from mmrl.plans.flow import Plan
 from mmrl.plans.groups import GroupPlan
 from mmrl.plans.offline import (
@@ -199,6 +200,7 @@ def _check_plan(config: RunConfig, parts: Parts, plan: GroupPlan) -> None:
     check_controls(parts.scorer, plan, "sampler")
     _check_comparison(config, parts, plan)
     _check_group_mean(config, parts)
+    _check_imitation(config, parts, plan)
     check_dense(parts.scorer, parts.policy.sample_kind, plan, "sampler")
     refuse_unsampled(parts.policy, plan, "sampler", is_sharded=config.sharding == "full")
     check_ahead(config, parts.policy, parts.sampler, parts.loss, plan)
@@ -388,6 +390,16 @@ def _check_group_mean(config: RunConfig, parts: Parts) -> None:
             f"loss {loss!r} reads a total as the chance that an answer is right: totals must lie in [0, 1], and those "
             f"of these rewards lie in [{low:g}, {high:g}]"
         )
+
+
+def _check_imitation(config: RunConfig, parts: Parts, plan: GroupPlan) -> None:
+    """Raises ConfigError for samples to imitate that the loss does not, and for a loss that has none to imitate."""
+    samples, imitates = isinstance(plan, RethinkingPlan), isinstance(parts.loss, Imitating)
+    sampler, loss = config.sampler["name"], config.loss["name"]
+    if samples and not imitates:
+        raise ConfigError(f"sampler {sampler!r} samples answers to imitate, which loss {loss!r} does not; 'grpo_sft' does")
+    if imitates and not samples:
+        raise ConfigError(f"loss {loss!r} imitates answers of sampler 'rethinking', got sampler {sampler!r}")
 
 
 def _check_model_folder(settings: Plugin, policy: Modality) -> None:

@@ -806,6 +806,8 @@ class LossBatch:
     # [] an estimate of the policy's entropy: the mean of -log_prob over the decisions of the step, of all processes, by
     # the weights that sampled them; None for a loss whose declaration does not require it
     mean_entropy: Tensor | None = None
+    # [B] bool: samples that are imitated, with the advantage 0; None: there are none
+    is_imitated: Tensor | None = None
 
 
 @dataclass(frozen=True)
@@ -872,3 +874,11 @@ class Loss(Protocol):
     def __call__(self, measures: tuple[Tensor, ...], batch: LossBatch) -> LossTerms:
         """Returns the terms [B, K] of the loss, a formula on the measures, and metrics."""
         ...
+
+
+@runtime_checkable
+class Imitating(Protocol):
+    """A loss that imitates the right ones of a rollout's further samples. Optional."""
+
+    imitate_above: float  # a further sample with a total above this is right
+    imitate_at_most: int  # further samples of a group that are imitated, the first

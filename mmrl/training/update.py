@@ -318,7 +318,7 @@ def select_groups(batch: LossBatch | None, prompt_indices: list[int]) -> tuple[T
         torch.isin(prompt_index_of(batch.group.cpu()), torch.tensor(prompt_indices)) & (batch.weight > 0).any(1).cpu()
     )
     weight = batch.weight * chosen.to(batch.weight.device)[:, None]
-    return chosen.nonzero().squeeze(1), LossBatch(batch.advantages, weight, batch.group, batch.scores)
+    return chosen.nonzero().squeeze(1), replace(batch, weight=weight)
 
 
 def views_of(
