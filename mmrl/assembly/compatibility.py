@@ -397,7 +397,9 @@ def _check_imitation(config: RunConfig, parts: Parts, plan: GroupPlan) -> None:
     samples, imitates = isinstance(plan, RethinkingPlan), isinstance(parts.loss, Imitating)
     sampler, loss = config.sampler["name"], config.loss["name"]
     if samples and not imitates:
-        raise ConfigError(f"sampler {sampler!r} samples answers to imitate, which loss {loss!r} does not; 'grpo_sft' does")
+        raise ConfigError(
+            f"sampler {sampler!r} samples answers to imitate, which loss {loss!r} does not; 'grpo_sft' does"
+        )
     if imitates and not samples:
         raise ConfigError(f"loss {loss!r} imitates answers of sampler 'rethinking', got sampler {sampler!r}")
 

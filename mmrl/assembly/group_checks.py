@@ -60,7 +60,11 @@ def _check_more(config: RunConfig, parts: Parts) -> None:
 def _check_replay(config: RunConfig, parts: Parts) -> None:
     """Raises ConfigError for replay of samples that cannot be kept whole, or that mean nothing without their group."""
     loss, plan = parts.loss, example_plan(parts.sampler, config.group_size, parts.policy)
-    if not isinstance(parts.policy, Replayable) or type(plan) not in (AnswerPlan, RethinkingPlan) or is_sampled_elsewhere(parts.policy):
+    if (
+        not isinstance(parts.policy, Replayable)
+        or type(plan) not in (AnswerPlan, RethinkingPlan)
+        or is_sampled_elsewhere(parts.policy)
+    ):
         raise ConfigError(
             f"replay keeps single answers that the policy itself sampled, not those of modality "
             f"{config.modality['name']!r} by sampler {config.sampler['name']!r} (nor of a modality.engine)"

@@ -73,7 +73,7 @@ def test_members_go_on_behind_a_trigger_and_stay_in_their_group(policy: VisionLa
         members = ((rollout.prompt == rollout.prompt[row]) & ~rollout.is_control).nonzero()[:, 0].tolist()
         answers = [completions.tokens[n, : int(completions.length[n]) - 1].tolist() for n in members]
         assert before in answers, "an answer of the group without its end token"
-        assert 1 <= len(after) and int(completions.length[row]) <= 24
+        assert len(after) >= 1 and int(completions.length[row]) <= 24
         assert bool(completions.is_finished[row]) == (after[-1] in policy.end_tokens)
     assert kinds == {0, 1}
     for number in range(3):
