@@ -39,8 +39,8 @@ GROUPS: dict[str, tuple[str, ...]] = {  # all but those of `recipes.FIRST`, whic
         "ScreenExplorer", "SCST", "SE-GUI", "SEED-GRPO", "Seg-Zero", "Selective sample replay",
         "Semantic encoder reward", "Skywork-VL Reward", "SPCT", "SPO-tree", "SRPO", "STAR-R1", "Step-GRPO",
         "Table2LaTeX-RL", "Think-RM", "Time-R1", "ToolRL", "TreeRL", "TreeRPO", "Trust-GRPO", "UI-R1",
-        "Unlikeliness reward", "VideoChat-R1", "Vision-R1", "Visual-RFT", "VL-RewardBench", "VL-Rethinker", "VLAA-Thinker",
-        "VLM-R1", "VPO", "XRPO",
+        "Unlikeliness reward", "VideoChat-R1", "Vision-R1", "Visual-RFT", "VL-RewardBench", "VL-Rethinker",
+        "VLAA-Thinker", "VLM-R1", "VPO", "XRPO",
     ),
     "Both": (
         "APA", "AsymRE", "CISPO", "CoPG", "DPO", "Dr. GRPO", "DRA-GRPO", "G-RA", "GDPO", "GMPO", "GPG", "GVPO",

@@ -880,5 +880,12 @@ class Loss(Protocol):
 class Imitating(Protocol):
     """A loss that imitates the right ones of a rollout's further samples. Optional."""
 
-    imitate_above: float  # a further sample with a total above this is right
-    imitate_at_most: int  # further samples of a group that are imitated, the first
+    @property
+    def imitate_above(self) -> float:
+        """A further sample with a total above this is right."""
+        ...
+
+    @property
+    def imitate_at_most(self) -> int:
+        """The number of further samples of a group that are imitated, the first."""
+        ...

@@ -448,15 +448,8 @@ class Trainer:
             self.policy.weights.average("old", decay)
         metrics = {"optimizer/learning_rate": rate, "optimizer/steps": float(len(steps))}
         self.progress.stuck = stuck_for(self.progress.stuck, norms, may_scale=self.processes.may_scale)
-        return (
-            metrics
-            | mismatch
-            | imitated
-            | replayed
-            | examined
-            | norm_metrics(norms)
-            | mean_metrics(steps, self.processes)
-        )
+        metrics |= mismatch | imitated
+        return metrics | replayed | examined | norm_metrics(norms) | mean_metrics(steps, self.processes)
 
     def _steps(
         self,

@@ -59,8 +59,8 @@ def begun_answers(
                 found.append((number, tokens, key.seed_for("rethinking", member)))
     if not found:
         return None
-    numbers, tokens, seeds = zip(*found, strict=True)
-    return BegunAnswers(torch.tensor(numbers), tokens, seeds)
+    prompts = torch.tensor([prompt for prompt, *_ in found])
+    return BegunAnswers(prompts, tuple(tokens for _, tokens, _ in found), tuple(seed for *_, seed in found))
 
 
 @torch.no_grad()

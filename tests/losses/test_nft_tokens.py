@@ -1,6 +1,7 @@
 """NFT on answers: the paper's formula one decision at a time, and its equality with GRPO on-policy."""
 
 import math
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -24,7 +25,11 @@ GROUP = [0, 0, 0, 0, 1, 1, 1, 1]
 TWICE = torch.cat([INSIDE, INSIDE])
 ON_POLICY = torch.zeros(TWICE.shape, dtype=torch.float64)
 OFF_POLICY = torch.cat([log_ratios(), -1.5 * log_ratios()])
-WEIGHTS = {"dr_grpo": lambda p: 1 - p, "grpo": lambda p: math.sqrt((1 - p) / p), "none": lambda p: 1.0}
+WEIGHTS: dict[str, Callable[[float], float]] = {
+    "dr_grpo": lambda p: 1 - p,
+    "grpo": lambda p: math.sqrt((1 - p) / p),
+    "none": lambda p: 1.0,
+}
 
 
 def _batch(advantage: Any = None, rewards: list[float] = REWARDS) -> LossBatch:
