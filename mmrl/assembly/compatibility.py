@@ -14,15 +14,17 @@ from mmrl.assembly.reward_checks import (
     check_evaluated,
     check_rewards,
     check_thought,
+    total_range,
 )
 from mmrl.core.config import EvaluationSettings, Plugin, RunConfig
-from mmrl.core.contracts import Advantage, ConfigError, Loss, Modality, RangeChecking, SampleKind, Sampler
+from mmrl.core.contracts import Advantage, ConfigError, Imitating, Loss, Modality, RangeChecking, SampleKind, Sampler
 from mmrl.core.data import Prompt, WeightsName
 from mmrl.core.declarations import AdvantageDeclaration, LossDeclaration, MixDeclaration, PolicyDeclaration
 from mmrl.core.dense import DENSE
 from mmrl.core.forward_outputs import PROVIDED
 from mmrl.core.keys import GroupKey
 from mmrl.core.reward_batches import refuse_thought
+from mmrl.plans.answers import RethinkingPlan
 from mmrl.plans.flow import Plan
 from mmrl.plans.groups import GroupPlan
 from mmrl.plans.offline import (
@@ -38,7 +40,7 @@ from mmrl.scoring.during_sampling import check_steering
 from mmrl.scoring.scorer import Scorer
 from mmrl.system.spelling import near
 from mmrl.training.member_sampling import check_min_advantage
-from mmrl.training.off_policy_correction import refuse_unsampled
+from mmrl.training.off_policy_correction import is_corrected, refuse_unsampled
 from mmrl.training.reward_gradients import check_gradients, check_steps, requires_gradients
 from mmrl.training.sharding import refuse_unshardable
 
@@ -197,6 +199,8 @@ def _check_plan(config: RunConfig, parts: Parts, plan: GroupPlan) -> None:
     _check_facts(config, parts, plan, has_log_probs=has_log_probs)
     check_controls(parts.scorer, plan, "sampler")
     _check_comparison(config, parts, plan)
+    _check_group_mean(config, parts)
+    _check_imitation(config, parts, plan)
     check_dense(parts.scorer, parts.policy.sample_kind, plan, "sampler")
     refuse_unsampled(parts.policy, plan, "sampler", is_sharded=config.sharding == "full")
     check_ahead(config, parts.policy, parts.sampler, parts.loss, plan)
@@ -364,6 +368,40 @@ def _check_comparison(config: RunConfig, parts: Parts, plan: GroupPlan) -> None:
             advantage.check(ranges, weights)
         except ValueError as error:
             raise ConfigError(f"advantage {name!r}: {error}") from error
+
+
+def _check_group_mean(config: RunConfig, parts: Parts) -> None:
+    """Raises ConfigError where a loss that reads the mean total of a group off the advantages cannot."""
+    if not LossDeclaration.of(parts.loss).requires_group_mean:
+        return
+    loss, advantage = config.loss["name"], config.advantage["name"]
+    if advantage != "dr_grpo":
+        raise ConfigError(
+            f"loss {loss!r} reads the mean of a group off the advantage 'dr_grpo', reward minus mean; got {advantage!r}"
+        )
+    if config.correction.kind != "none" and is_corrected(parts.policy, parts.loss, config.rollout):
+        raise ConfigError(
+            f"loss {loss!r} reads the mean of a group off the advantages, which a correction multiplies; set "
+            "correction.kind to none"
+        )
+    low, high = total_range(parts.scorer)
+    if low < 0 or high > 1 + 1e-6:  # weights such as 0.9 and 0.1 are rounded
+        raise ConfigError(
+            f"loss {loss!r} reads a total as the chance that an answer is right: totals must lie in [0, 1], and those "
+            f"of these rewards lie in [{low:g}, {high:g}]"
+        )
+
+
+def _check_imitation(config: RunConfig, parts: Parts, plan: GroupPlan) -> None:
+    """Raises ConfigError for samples to imitate that the loss does not, and for a loss that has none to imitate."""
+    samples, imitates = isinstance(plan, RethinkingPlan), isinstance(parts.loss, Imitating)
+    sampler, loss = config.sampler["name"], config.loss["name"]
+    if samples and not imitates:
+        raise ConfigError(
+            f"sampler {sampler!r} samples answers to imitate, which loss {loss!r} does not; 'grpo_sft' does"
+        )
+    if imitates and not samples:
+        raise ConfigError(f"loss {loss!r} imitates answers of sampler 'rethinking', got sampler {sampler!r}")
 
 
 def _check_model_folder(settings: Plugin, policy: Modality) -> None:

@@ -6,7 +6,7 @@ from mmrl.assembly.compatibility import Parts, example_plan
 from mmrl.core.config import GroupSettings, RunConfig
 from mmrl.core.contracts import ConfigError, Modality, Sampler, Selective
 from mmrl.core.declarations import AdvantageDeclaration
-from mmrl.plans.answers import AnswerPlan, AnswerTree
+from mmrl.plans.answers import AnswerPlan, AnswerTree, RethinkingPlan
 from mmrl.plans.flow import Plan
 from mmrl.plans.groups import GroupPlan
 from mmrl.training.off_policy_correction import is_sampled_elsewhere
@@ -60,11 +60,13 @@ def _check_more(config: RunConfig, parts: Parts) -> None:
 def _check_replay(config: RunConfig, parts: Parts) -> None:
     """Raises ConfigError for replay of samples that cannot be kept whole, or that mean nothing without their group."""
     loss, plan = parts.loss, example_plan(parts.sampler, config.group_size, parts.policy)
-    if not isinstance(parts.policy, Replayable) or type(plan) is not AnswerPlan or is_sampled_elsewhere(parts.policy):
+    is_plain = type(plan) in (AnswerPlan, RethinkingPlan)
+    if not isinstance(parts.policy, Replayable) or not is_plain or is_sampled_elsewhere(parts.policy):
         raise ConfigError(
             f"replay keeps single answers that the policy itself sampled, not those of modality "
             f"{config.modality['name']!r} by sampler {config.sampler['name']!r} (nor of a modality.engine)"
         )
+    assert isinstance(plan, AnswerPlan), "a plan of answers"
     if plan.top_p < 1 or plan.top_k is not None or plan.min_p > 0:
         raise ConfigError("replay keeps log-probs of the whole distribution: leave out top_p, top_k and min_p")
     if loss.kind != "decisions" or "old" not in loss.needs or loss.old_decay(0) is not None or loss.scope == "group":

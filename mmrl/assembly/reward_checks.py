@@ -112,9 +112,20 @@ def best_totals(scorer: Scorer) -> dict[str, tuple[float, float]]:
     return {"total": (_total(scorer, ends[0]), _total(scorer, ends[1]))}
 
 
-def _total(scorer: Scorer, weights: tuple[float, ...]) -> float:
-    """Returns the total of a sample with the best value of each reward."""
-    values = torch.tensor([[_most(term, weight) for term, weight in zip(scorer.terms, weights, strict=True)]])
+def total_range(scorer: Scorer) -> tuple[float, float]:
+    """Returns the smallest and the largest possible total; infinite as those of `best_totals` are."""
+    mix = MixDeclaration.of(scorer.mix)
+    if mix.is_relative or mix.is_of_advantages:
+        return -math.inf, math.inf
+    ends = [tuple(term.ends[place] for term in scorer.terms) for place in (0, 1)]
+    least = min(_total(scorer, weights, is_best=False) for weights in ends)
+    return least, max(_total(scorer, weights) for weights in ends)
+
+
+def _total(scorer: Scorer, weights: tuple[float, ...], *, is_best: bool = True) -> float:
+    """Returns the total of a sample with the best value of each reward, or with the worst."""
+    sign = 1 if is_best else -1
+    values = torch.tensor([[_most(term, sign * weight) for term, weight in zip(scorer.terms, weights, strict=True)]])
     one, number = torch.ones(1, dtype=torch.bool), torch.zeros(1, dtype=torch.int64)
     return float(Scores(values, scorer.names, weights, one, number, number, number, mix=scorer.mix).total)
 

@@ -54,6 +54,7 @@ from mmrl.training.trainer import Trainer
 TINY_GROUPS, TINY_GROUP_SIZE, TINY_EVALUATED = 2, 4, 2
 _PIXELS = 1e-3  # in [0, 1]: the most by which a policy may differ from its library
 TINY_TOKENS = 24  # of an answer: random twins seldom end one
+TINY_ROOM = 4  # tokens behind a trigger, and the characters of it
 
 
 def plan_summary(config: RunConfig, num_processes: int = 1) -> dict[str, Any]:
@@ -305,8 +306,11 @@ def _smallest_group(config: RunConfig, compared: int) -> int:
 
 
 def shortened_sampler(sampler: Plugin) -> Plugin:
-    """Returns the sampler's settings with a small budget of tokens, where it has one."""
-    budget = sampler.get("max_tokens")
+    """Returns the sampler's settings with a small budget of tokens, where it has one, and triggers that fit in."""
+    budget, room = sampler.get("max_tokens"), sampler.get("room")
+    if isinstance(room, int):
+        texts = [text[:TINY_ROOM] for text in sampler.get("triggers", ["wait"])]
+        sampler = {**sampler, "room": min(room, TINY_ROOM), "triggers": texts}
     return sampler if not isinstance(budget, int) else {**sampler, "max_tokens": min(budget, TINY_TOKENS)}
 
 

@@ -813,6 +813,8 @@ class LossBatch:
     selected: Tensor | None = None
     # [] the mean of what a `StepAveraging` loss averages over the step, on all processes; None for other losses
     step_mean: Tensor | None = None
+    # [B] bool: samples that are imitated, with the advantage 0; None: there are none
+    is_imitated: Tensor | None = None
 
 
 @dataclass(frozen=True)
@@ -901,4 +903,15 @@ class StepAveraging(Protocol):
 
     def averaged(self, measures: tuple[Tensor, ...]) -> Tensor:
         """Returns the values [B, K], 0 outside of the view; in their mean each entry counts as in the loss."""
+class Imitating(Protocol):
+    """A loss that imitates the right ones of a rollout's further samples. Optional."""
+
+    @property
+    def imitate_above(self) -> float:
+        """A further sample with a total above this is right."""
+        ...
+
+    @property
+    def imitate_at_most(self) -> int:
+        """The number of further samples of a group that are imitated, the first."""
         ...

@@ -311,7 +311,8 @@ class Rollout:
     trace: Any  # a Trace of the policy
     num_calls: int  # network calls that sampling took, in batch elements
     anchor: Tensor = field(default_factory=_nothing)  # [B] int64: number of the state that a turn began in; -1: none
-    is_control: Tensor = field(default_factory=_nothing)  # [B] bool: a sample to compare with, never learned from
+    # [B] bool: a sample beside its group, which enters no statistic of it: to compare with, or to imitate
+    is_control: Tensor = field(default_factory=_nothing)
     # Metrics that are sums over rollouts, such as calls/prompt_reads.
     counts: Mapping[str, int] = field(default_factory=dict)
     # Noise levels at which the sampler called the network, falling, of each prompt index: they depend on the size of

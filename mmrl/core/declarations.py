@@ -138,6 +138,8 @@ class LossDeclaration(Declaration):
     requires_noise_levels: bool = False
     # It reads the mean entropy of a step's decisions, which are sampled tokens.
     requires_mean_entropy: bool = False
+    # It reads the mean total of a group off the advantages, which must be those of `dr_grpo`; totals lie in [0, 1].
+    requires_group_mean: bool = False
     # Network calls per sample, of a loss that does not learn from decisions; their mean where the number is random.
     calls_per_sample: Annotated[float, Field(gt=0)] = 1.0
     # The number of the sampler's last steps that it repeats with a gradient.

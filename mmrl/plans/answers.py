@@ -64,6 +64,36 @@ class AnswerPlan:
 
 
 @dataclass(frozen=True)
+class RethinkingPlan(AnswerPlan):
+    """The plan of answers of which some go on behind a trigger, as further samples beside the group.
+
+    Its counts are upper bounds: an answer that was cut, or leaves little room, does not go on; and only right ones of
+    those that went on are learned from.
+    """
+
+    num_rethought: int = 1  # answers that go on, at most
+    triggers: tuple[str, ...] = ()
+    room: int = 1  # tokens of `max_tokens` that must be left behind a trigger
+
+    @property
+    def num_rollout_calls(self) -> int:
+        return self.num_samples + self.num_rethought
+
+    @property
+    def num_update_calls(self) -> int:
+        return self.num_rollout_calls
+
+    @property
+    def is_bound(self) -> bool:
+        return True
+
+    @property
+    def shared_work(self) -> Mapping[str, int]:
+        """The prompt is read once for the answers, and for those that go on to sample and to evaluate them."""
+        return {PROMPT_READS: 3, "prompt_reads without sharing": self.num_rollout_calls}
+
+
+@dataclass(frozen=True)
 class EpisodePlan(AnswerPlan):
     """The plan of `num_samples` episodes of one task.
 

@@ -15,7 +15,7 @@ from mmrl.core.data import Rollout, WeightsName, count_calls
 from mmrl.core.declarations import PolicyDeclaration
 from mmrl.core.numerics import kl_estimate
 from mmrl.core.views import DecisionView
-from mmrl.plans.answers import AnswerTree
+from mmrl.plans.answers import AnswerTree, RethinkingPlan
 from mmrl.plans.offline import OfflinePlan
 from mmrl.training.processes import Processes
 from mmrl.training.update import micro_batches
@@ -43,8 +43,10 @@ def refuse_unsampled(policy: Modality, plan: object, where: str, *, is_sharded: 
     """
     if isinstance(plan, OfflinePlan) and is_sampled_elsewhere(policy):
         raise ConfigError(f"modality.engine samples answers, and {where} takes those of the data; leave the engine out")
+    other = "modality.engine samples" if is_sampled_elsewhere(policy) else "processes that share the weights sample"
+    if isinstance(plan, RethinkingPlan) and (is_sampled_elsewhere(policy) or is_sharded):
+        raise ConfigError(f"{where}: answers go on behind a trigger, and {other} none that do; use 'autoregressive'")
     if isinstance(plan, AnswerTree) and (is_sampled_elsewhere(policy) or is_sharded):
-        other = "modality.engine samples" if is_sampled_elsewhere(policy) else "processes that share the weights sample"
         raise ConfigError(f"{where} is a tree of answers, and {other} none; use sampler 'autoregressive'")
 
 

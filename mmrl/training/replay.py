@@ -104,7 +104,9 @@ class Replay:
         ]
         again = self._rollout(self.processes.share(bundles))
         if batch is not None:
-            batch = replace(batch, weight=batch.weight * stays[collected.local_rows, None].to(batch.weight.device))
+            own = stays[collected.local_rows].to(batch.weight.device)
+            own = own if batch.is_imitated is None else own | batch.is_imitated
+            batch = replace(batch, weight=batch.weight * own[:, None])
         rollouts = [part for part in (rollout, again[0]) if part is not None]
         parts = [part for part in (batch, again[1]) if part is not None]
         self._take(collected, rollout, advantages, teaches)
@@ -210,9 +212,11 @@ def _moved(batch: LossBatch, device: torch.device) -> LossBatch:
 
 
 def _joined(parts: Sequence[LossBatch]) -> LossBatch:
+    imitated = [torch.zeros_like(p.group, dtype=torch.bool) if p.is_imitated is None else p.is_imitated for p in parts]
     return LossBatch(
         advantages=torch.cat([part.advantages for part in parts]),
         weight=torch.cat([part.weight for part in parts]),
         group=torch.cat([part.group for part in parts]),
         scores=torch.cat([part.scores for part in parts]),
+        is_imitated=torch.cat(imitated),
     )

@@ -44,6 +44,7 @@ from mmrl.training.engine_watch import EngineWatch
 from mmrl.training.examination import Examination
 from mmrl.training.held_out import EvaluationStopped, Evaluator, save_samples
 from mmrl.training.held_out import Result as Evaluated
+from mmrl.training.imitation import with_imitated
 from mmrl.training.member_sampling import member_importance
 from mmrl.training.minibatches import batch_of, minibatches
 from mmrl.training.off_policy_correction import correct, is_corrected
@@ -396,6 +397,7 @@ class Trainer:
         for group in self.optimizer.param_groups:
             group["lr"] = rate * group.get("rate_scale", 1.0)
         batch, decay = batch_of(collected, self.advantage, self.processes.device), self.loss.old_decay(iteration)
+        batch, imitated = with_imitated(collected, batch, self.loss, self.processes)
         updates, rollout = self.config.updates, collected.rollout
         is_single = updates.epochs * updates.minibatches == 1 and not self.brings_old
         old: OldSource = "kept" if decay is not None else "itself" if is_single else "recorded"
@@ -447,7 +449,8 @@ class Trainer:
             self.policy.weights.average("old", decay)
         metrics = {"optimizer/learning_rate": rate, "optimizer/steps": float(len(steps))}
         self.progress.stuck = stuck_for(self.progress.stuck, norms, may_scale=self.processes.may_scale)
-        return metrics | mismatch | replayed | examined | norm_metrics(norms) | mean_metrics(steps, self.processes)
+        metrics |= mismatch | imitated
+        return metrics | replayed | examined | norm_metrics(norms) | mean_metrics(steps, self.processes)
 
     def _steps(
         self,

@@ -17,7 +17,7 @@ from mmrl.core.contracts import ConfigError, Placement
 from mmrl.core.data import DecisionBlock, Prompt, Rollout
 from mmrl.core.declarations import PolicyDeclaration
 from mmrl.core.keys import GroupKey
-from mmrl.plans.answers import PROMPT_READS, AnswerPlan, AnswerTree
+from mmrl.plans.answers import PROMPT_READS, AnswerPlan, AnswerTree, RethinkingPlan
 from mmrl.system.json_server import Lost
 from mmrl.system.out_of_memory import Result, in_halves
 
@@ -27,6 +27,7 @@ from ..tokens.compiled_step import CompiledStep
 from ..tokens.completions import Completions, StoppingCriteria, uniforms
 from ..tokens.generation import AnswerGenerator
 from ..tokens.lockstep import FILLER, Lockstep
+from ..tokens.rethinking import BegunAnswers, begun_answers, continued
 from ..tokens.sampling import SamplingDistribution, Support
 from ..tokens.token_texts import TokenTexts
 from ..tokens.trace import TokenTrace, answer_block, count_sampled_tokens, count_spans
@@ -151,6 +152,8 @@ class TokenGenerator(TokenModel, Checked):
         if isinstance(plan, AnswerTree):
             return self._rollout_trees(prompts, cast("Sequence[AnswerTree]", plans), keys)
         requested = self._requested(prompts, plans, keys)
+        if isinstance(plan, RethinkingPlan):
+            return self._rollout_rethought(requested, plan)
         trace = self.generate(requested.prompts, requested.prompt_of, requested.seeds, plan)
         is_decision = decides(trace, plan) & ~requested.is_control if plan.temperature > 0 else None
         rollout = self.assemble(requested.prompts, requested.keys, requested.prompt_of, trace, is_decision)
@@ -428,6 +431,52 @@ class TokenGenerator(TokenModel, Checked):
         }
         rollout = self.assemble(prompts, keys, prompt_of, trace, decides(trace, plan))
         return replace(rollout, num_calls=num_calls, counts={**rollout.counts, **counts})
+
+    def _rollout_rethought(self, requested: RequestedAnswers, plan: RethinkingPlan) -> Rollout:
+        """Samples groups of answers, and beside each group those of its answers that go on behind a trigger.
+
+        The latter are controls with decisions, all their tokens: a trigger has the log-probs that the policy gives it.
+        Raises ConfigError for a trigger that no answer may hold, with an inference engine, and for shared weights.
+        """
+        if self.engine is not None or self.lockstep is not None:
+            raise ConfigError("sampler: answers go on only where the policy samples by itself, with all its weights")
+        triggers = [list(self.tokenize(text)) for text in plan.triggers]
+        refused = {*self.banned, *self.end_tokens}
+        if wrong := [text for text, ids in zip(plan.triggers, triggers, strict=True) if not ids or refused & set(ids)]:
+            raise ConfigError(f"sampler.triggers: {wrong[0]!r} spells a media token or an end token, or no token")
+        prompts, keys, prompt_of = requested.prompts, requested.keys, requested.prompt_of
+        trace = self.generate(prompts, prompt_of, requested.seeds, plan)
+        begun = begun_answers(trace.completions, prompt_of, keys, plan, triggers, self.end_tokens)
+        if begun is None:
+            return self.assemble(prompts, keys, prompt_of, trace, decides(trace, plan))
+        further = self._in_memory(
+            len(begun.seeds), plan, lambda own: continued(own, trace.prompts, begun, plan.max_tokens)
+        )
+        further = self._with_log_probs(further, begun, trace)
+        self.num_calls += len(begun.seeds)
+        plain = replace(trace.completions, name=None)
+        everyone = torch.cat([prompt_of, begun.prompt_of])
+        order = everyone.argsort(stable=True)
+        trace = replace(trace, completions=Completions.stack([plain, further]).select(order))
+        rollout = self.assemble(prompts, keys, everyone[order], trace, decides(trace, plan))
+        counts = {f"calls/{PROMPT_READS}": len(prompts) + 2 * len(begun.prompt_of.unique())}
+        return replace(rollout, is_control=order >= len(prompt_of), counts={**rollout.counts, **counts})
+
+    def _with_log_probs(self, further: Completions, begun: BegunAnswers, trace: TokenTrace) -> Completions:
+        """Returns the answers with the log-probs and entropies of what was begun, read once more."""
+        log_prob, entropy = further.log_prob.clone(), further.entropy
+        assert entropy is not None, "sampled here"
+        entropy = entropy.clone()
+        before = begun.completions
+        for rows in torch.arange(len(before.length)).split(self.answers_at_once):
+            numbers, place = begun.prompt_of[rows].unique(return_inverse=True)
+            part = before.select(rows)
+            answers = Answers(place, part.tokens, part.length)
+            found = self.log_probs([trace.prompts[n] for n in numbers.tolist()], answers, trace.distribution)
+            is_there = torch.arange(log_prob.shape[1]) < part.length[:, None]
+            for table, values in zip((log_prob, entropy), found, strict=True):
+                table[rows] = table[rows].masked_scatter(is_there, values.float().cpu())
+        return replace(further, log_prob=log_prob, entropy=entropy)
 
     @torch.no_grad()
     def dummy_rollout(self, plan: AnswerPlan) -> None:

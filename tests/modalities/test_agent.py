@@ -17,12 +17,16 @@ from mmrl.core.data import Observation, Prompt, Rollout
 from mmrl.core.keys import GroupKey
 from mmrl.core.plugins import build
 from mmrl.core.views import DecisionView
+from mmrl.losses.grpo import Grpo
 from mmrl.modalities.language.critics import REFUSED, highest, refused_texts
 from mmrl.modalities.language.environment_workers import BrokenWorld, World
 from mmrl.parsing.actions.action import Action
 from mmrl.plans.answers import EpisodePlan
+from mmrl.training.processes import Processes
+from mmrl.training.update import Updater
 from tests import toy_worlds
 from tests.toy_worlds import Clicker, Corridor, Rightwards, Silent, Wordy, clicker
+from tests.toys import loss_batch
 from tests.vision_twins import picture
 
 PLAN = EpisodePlan(num_samples=3, max_tokens=4, max_turns=4)
@@ -385,6 +389,64 @@ def test_every_turn_of_every_episode_draws_by_numbers_of_its_own(monkeypatch: py
         )
     }
     assert set(drawn) == by_hand and len(drawn) == len(by_hand) == rollout.num_samples
+
+
+class Workbench(Corridor):
+    """Answers each action with what a tool found: a crop, then a frame, then the screen, and text each time."""
+
+    def step(self, action: Action) -> Observation:
+        seen = super().step(action)
+        sizes = {1: (28, 56), 2: (84, 28)}
+        found = seen.screenshot if self._steps not in sizes else picture(*sizes[self._steps], self._steps)
+        return replace(seen, screenshot=found, text=f"stdout of call {self._steps}: 4{self._steps}", is_done=False)
+
+
+@pytest.mark.slow
+def test_crops_frames_screenshots_and_the_text_of_tools_never_enter_the_loss() -> None:
+    """The gradient is that of -A log p summed over the tokens of the answers alone, by transformers' own forward.
+
+    All that an environment gives is in the prompts of later turns, which the answers' log-probs depend on.
+    """
+    policy = clicker(environment=Workbench(), screenshots=3, history=2, invalid_limit=9)
+    rollout = play(policy, TASKS[:1])
+    block, completions = rollout.blocks[0], rollout.trace.completions
+    last = [rollout.prompts[int(n)] for n in rollout.prompt[rollout.turn == 3]]
+    assert len(last) == 3, "episodes of four turns"
+    for prompt in last:
+        assert "stdout of call 3: 43" in prompt.text and len(prompt.media) == 3
+        read = policy.encode([prompt])[0]
+        assert (read.token_types == 1).sum() >= 3 and len(read) > 30
+    is_answer = torch.arange(block.edge.shape[1]) < completions.length[:, None]
+    assert torch.equal(block.edge >= 0, is_answer), "a decision for each token of an answer, and for nothing else"
+    assert rollout.outputs.num_tokens is not None and int(is_answer.sum()) == int(rollout.outputs.num_tokens.sum())
+
+    batch = loss_batch(rollout)
+    views = Grpo().views(rollout, torch.arange(rollout.num_samples), GroupKey(0, 0, 0))
+    policy.modules()["model"].zero_grad()
+    loss = Grpo(clip_low=0.2, clip_high=0.2, normalise="decision")
+    assert Updater(policy, loss, Processes(), 3).accumulate(rollout, views, batch, "itself")
+    got = _flat_gradient(policy)
+    policy.modules()["model"].zero_grad()
+    for row in range(rollout.num_samples):
+        prompt, length = rollout.trace.prompts[int(rollout.prompt[row])], int(completions.length[row])
+        answer = completions.tokens[row, :length]
+        tokens = torch.cat([prompt.tokens, answer])[None]
+        kinds = torch.cat([prompt.token_types, torch.zeros_like(answer)])[None]
+        model: Any = policy.modules()["model"]
+        logits = model(
+            input_ids=tokens, attention_mask=torch.ones_like(tokens), mm_token_type_ids=kinds, **prompt.media
+        ).logits[0]
+        logits[:, list(policy.banned)] = -torch.inf
+        log_probs = logits.log_softmax(1)[:-1].gather(1, tokens[0, 1:, None])[:, 0]
+        is_learned = torch.arange(len(log_probs)) >= len(prompt) - 1  # those of the answer, none of an observation
+        (-batch.advantages[row, 0] * log_probs[is_learned].sum() / int(is_answer.sum())).backward()
+    expected = _flat_gradient(policy)
+    assert float((got - expected).norm() / expected.norm()) < 1e-4
+
+
+def _flat_gradient(policy: Clicker) -> torch.Tensor:
+    parameters = policy.weights.parameters.values()
+    return torch.cat([p.grad.flatten().clone() for p in parameters if p.grad is not None])
 
 
 @pytest.mark.slow
