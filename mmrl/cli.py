@@ -309,6 +309,41 @@ def sample(
     print(folder)
 
 
+@app.command("filter")
+def filter_data(
+    source: Source,
+    overrides: Overrides = None,
+    *,
+    variance: Annotated[
+        float, typer.Option("--variance", min=0, help="Keep rows whose answers' rewards have a larger variance.")
+    ],
+    count: Annotated[int, typer.Option("--count", min=2, help="Answers of each row.")] = 8,
+    most: Annotated[
+        int | None, typer.Option("--most", min=1, help="Rows to keep at most, those of the largest variance.")
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Seed of the sampling.")] = 0,
+    weights: Which = None,
+    at: At = "last",
+    sampler: Annotated[
+        str, typer.Option("--sampler", help="train (the default), evaluation, or one of evaluation.also.")
+    ] = "train",
+    out: Annotated[Path | None, typer.Option("--out", help="The folder to write; filtered by default.")] = None,
+) -> None:
+    """Choose training rows before a run: sample answers to each row, keep rows whose rewards differ."""
+    from mmrl.commands.filter_rows import filter_rows
+    from mmrl.commands.sample_many import Request
+
+    which, checkpoint, folder = weights_named(weights), checkpoint_named(at), out or Path("filtered")
+    request = Request(source, count, seed, which, checkpoint, sampler, True, overrides or [])
+    try:
+        found = filter_rows(request, folder, variance, most)
+    except (KeyboardInterrupt, _Stopped) as error:
+        is_begun = (folder / "samples.jsonl").is_file()
+        raise _Stopped(f"; the same command goes on in {folder}" if is_begun else "") from error
+    print(found)
+    print("train on the rest with:", *found.settings)
+
+
 @app.command()
 def evaluate(
     source: Source,

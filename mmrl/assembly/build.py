@@ -41,6 +41,7 @@ from mmrl.reporting.tracking import Tracking
 from mmrl.scoring import during_sampling
 from mmrl.scoring.scorer import Scorer, build_scorer
 from mmrl.training import checkpoint
+from mmrl.training.difficulty import Difficulty
 from mmrl.training.held_out import Evaluator
 from mmrl.training.optimizer import optimizer_of
 from mmrl.training.processes import Processes
@@ -110,8 +111,11 @@ def make_trainer(config: RunConfig, parts: Parts, folder: Path, tracking: Tracki
     config = batches.chosen(config, parts, processes)
     plug_ins = {"advantage": parts.advantage, "loss": parts.loss, "sampler": parts.sampler}
     plug_ins |= {"curriculum": parts.prompts.curriculum}
+    augment = config.groups.augment
+    difficulty = None if augment is None else Difficulty(augment.window)
+    plug_ins |= {"difficulty": difficulty}
     plug_ins |= {f"{OF_REWARD}{term.name}": term.reward for term in parts.scorer.terms}
-    collector = _collector(config, parts, processes, elsewhere)
+    collector = replace(_collector(config, parts, processes, elsewhere), difficulty=difficulty)
     evaluator = _evaluator(config, parts, processes, collector.chunk * config.group_size)
     also = parts.evaluation.also if parts.evaluation is not None else {}
     return Trainer(

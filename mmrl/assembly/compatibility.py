@@ -23,6 +23,7 @@ from mmrl.core.declarations import AdvantageDeclaration, LossDeclaration, MixDec
 from mmrl.core.dense import DENSE
 from mmrl.core.forward_outputs import PROVIDED
 from mmrl.core.keys import GroupKey
+from mmrl.core.likelihoods import SPREAD
 from mmrl.core.reward_batches import refuse_thought
 from mmrl.plans.answers import RethinkingPlan
 from mmrl.plans.flow import Plan
@@ -297,11 +298,22 @@ def _check_facts(config: RunConfig, parts: Parts, plan: GroupPlan, *, has_log_pr
             f"advantage {config.advantage['name']!r} requires {', '.join(missing)} of each decision, of which {whose} "
             f"{', '.join(sorted(known)) or 'nothing'}{near(missing[0], known)}"
         )
+    if SPREAD in declared.requires:
+        _check_spread(config)
     if declared.requires_probabilities and parts.policy.sample_kind == "latents":
         raise ConfigError(
             f"advantage {config.advantage['name']!r} requires the probability of each token, and steps of latents have "
             "densities; set its cut to null"
         )
+
+
+def _check_spread(config: RunConfig) -> None:
+    """Raises ConfigError where the spread of a group cannot be read: of sharded weights, and of a group in parts."""
+    said = f"advantage {config.advantage['name']!r} requires the spread of whole groups"
+    if config.sharding == "full":
+        raise ConfigError(f"{said}, which is not read by sharded weights; set sharding to none")
+    if config.groups.more is not None:
+        raise ConfigError(f"{said}, and groups.more samples them in parts; set groups.more to null")
 
 
 def _check_averaged(config: RunConfig, loss: Loss) -> None:

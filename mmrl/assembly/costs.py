@@ -4,9 +4,9 @@ from collections.abc import Collection
 from typing import Any, Literal
 
 from mmrl.core.config import RunConfig
-from mmrl.core.contracts import Loss, Modality, StepAveraging, VideoMaking
-from mmrl.core.declarations import LossDeclaration
-from mmrl.core.likelihoods import thought_needs, weights_read
+from mmrl.core.contracts import Advantage, Loss, Modality, StepAveraging, VideoMaking
+from mmrl.core.declarations import AdvantageDeclaration, LossDeclaration
+from mmrl.core.likelihoods import SPREAD, thought_needs, weights_read
 from mmrl.plans.flow import Plan
 from mmrl.plans.groups import GroupPlan
 from mmrl.training.off_policy_correction import is_corrected
@@ -62,10 +62,13 @@ def num_forwards(loss: Loss) -> int:
     return 1 + len({"reference", "averaged"} & loss.needs) + (loss.old_decay(0) is not None)
 
 
-def num_readings(needs: Collection[str]) -> int:
-    """Returns how often all answers are read again, at most, for rewards that need what the policy thinks of them."""
+def num_readings(needs: Collection[str], advantage: Advantage) -> int:
+    """Returns how often all answers are read again, at most, for what the policy thinks of them.
+
+    `needs`: those of the rewards. An advantage that requires the spread of groups reads answers once more.
+    """
     kinds = {need.replace("self_certainty.", "likelihoods.") for need in thought_needs(needs)}  # one reading
-    return len(kinds - {"likelihoods.sampled"})
+    return len(kinds - {"likelihoods.sampled"}) + (SPREAD in AdvantageDeclaration.of(advantage).requires)
 
 
 def requires_reference(loss: Loss, needs: Collection[str]) -> bool:

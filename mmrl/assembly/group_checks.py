@@ -9,6 +9,7 @@ from mmrl.core.declarations import AdvantageDeclaration
 from mmrl.plans.answers import AnswerPlan, AnswerTree, RethinkingPlan
 from mmrl.plans.flow import Plan
 from mmrl.plans.groups import GroupPlan
+from mmrl.plans.offline import OfflinePlan
 from mmrl.training.off_policy_correction import is_sampled_elsewhere
 from mmrl.training.replay import Replayable
 
@@ -27,10 +28,33 @@ def check_groups(config: RunConfig, parts: Parts) -> None:
             raise ConfigError(f"groups.hint needs groups.degenerate refill, got {groups.degenerate}")
         if not any(groups.hint in prompt.target for prompts in sets for prompt in prompts):
             raise ConfigError(f"groups.hint: no training prompt has {groups.hint!r} in its target")
+    if groups.augment is not None:
+        _check_augment(config, parts)
     if groups.more is not None:
         _check_more(config, parts)
     if config.replay is not None:
         _check_replay(config, parts)
+
+
+def _check_augment(config: RunConfig, parts: Parts) -> None:
+    """Raises ConfigError for changed prompts where groups are replaced otherwise, or where nothing can be changed."""
+    augment, groups = config.groups.augment, config.groups
+    assert augment is not None, "asked by the caller"
+    if parts.policy.sample_kind != "tokens":
+        name = config.modality["name"]
+        raise ConfigError(f"groups.augment changes questions, and modality {name!r} is for something else")
+    if isinstance(example_plan(parts.sampler, config.group_size, parts.policy), OfflinePlan):
+        raise ConfigError("groups.augment samples answers anew, and these are of the data")
+    if groups.degenerate == "refill" or groups.more is not None or config.replay is not None:
+        raise ConfigError("groups.augment goes neither with groups.degenerate refill nor with groups.more nor replay")
+    prompts = parts.prompts.every
+    has_clips = augment.noise > 0 and any(prompt.clips for prompt in prompts)
+    has_answers = augment.answer is not None and any(augment.answer in prompt.target for prompt in prompts)
+    if not has_clips and not has_answers:
+        raise ConfigError(
+            f"groups.augment: no training prompt has a video, for noise {augment.noise:g}, or {augment.answer!r} in "
+            "its target, for cues"
+        )
 
 
 def _check_more(config: RunConfig, parts: Parts) -> None:

@@ -78,18 +78,20 @@ def plan_summary(config: RunConfig, num_processes: int = 1) -> dict[str, Any]:
     update = per_pass * passes + carried
     rollout = sum(one.num_rollout_calls * count for one, count in plans) * factor
     trained = per_pass * config.updates.epochs + carried
-    readings = costs.num_readings(parts.scorer.needs) * rollout
+    readings = costs.num_readings(parts.scorer.needs, parts.advantage) * rollout
     fewest, most = groups // num_processes, -(-groups // num_processes)
     summary: dict[str, Any] = {
         "samples per iteration": sum(one.num_samples * count for one, count in plans),
         "groups per process": fewest if fewest == most else f"{fewest} or {most}",
         "network calls of a rollout": rollout,
-        **({"network calls that read answers for rewards, at most": readings} if readings else {}),
+        **({"network calls that read answers again, at most": readings} if readings else {}),
         "network calls of the updates": update,
         "forward passes per iteration, a backward pass as two": rollout + readings + update + 2 * trained,
         "optimizer steps per iteration": config.updates.epochs * config.updates.minibatches,
     }
     summary |= {what: count * factor for what, count in shared_work(plans).items()}
+    if config.groups.augment is not None:
+        summary["network calls of a rollout at most, with changed prompts"] = 3 * rollout
     if config.groups.degenerate == "refill":
         summary["network calls of a rollout at most, with refills"] = rollout * (1 + config.groups.max_refills)
     summary |= _evaluation(config, parts)
@@ -373,7 +375,7 @@ def _findings(
     planned, made = _planned_calls(trainer, instrumented, config), trainer.progress.network_calls
     plans = instrumented["sampler"].results.get("plan", [])
     is_bound = any(plan.is_bound or costs.may_share(trainer.loss, plan) or config.replay for plan in plans)
-    is_bound |= bool(costs.num_readings(trainer.collector.scorer.needs))
+    is_bound |= bool(costs.num_readings(trainer.collector.scorer.needs, trainer.advantage))
     # what an advantage leaves out of the update costs no call
     is_bound = is_bound or not all(
         bool(kept.all()) for kept in instrumented["advantage"].results.get("update_mask", [])
@@ -419,7 +421,7 @@ def _planned_calls(trainer: Trainer, instrumented: dict[str, Instrumented], conf
     update = view_calls * costs.num_forwards(loss) * (costs.calls_behind(loss, plans[0]) if plans else 1)
     if costs.is_recomputed(config, loss, trainer.policy):
         update += sum(plan.num_update_calls for plan in plans) * factor
-    readings = costs.num_readings(trainer.collector.scorer.needs) * rollout
+    readings = costs.num_readings(trainer.collector.scorer.needs, trainer.advantage) * rollout
     carried = sum(costs.gradient_calls(loss, plan) for plan in plans) * factor
     return rollout + readings + update + carried
 

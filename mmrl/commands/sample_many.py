@@ -185,7 +185,7 @@ def sample_prompts(request: Request, config: RunConfig, prompts: Sequence[Prompt
             with `is_scored` a prompt lacks what a reward needs.
     """
     identity = request.identity(config, prompts)
-    entries = _whole(_entries_before(out, identity), out, request.count)
+    entries = _whole(entries_before(out, identity), out, request.count)
     missing = [number for number in range(len(prompts)) if number not in entries]
     num_before = sum(map(len, entries.values()))
     if missing:
@@ -193,9 +193,9 @@ def sample_prompts(request: Request, config: RunConfig, prompts: Sequence[Prompt
         with restoring as (trainer, weights):
             if identity["checkpoint"] not in (None, trainer.progress.iteration):
                 raise ConfigError(f"{request.source} saved a newer checkpoint meanwhile; give the command again")
-            _refuse(request, trainer, prompts)
+            refuse_unfit(request, trainer, prompts)
             is_new = not out.exists()
-            _begin(out, identity, entries)  # nothing is written before
+            begin(out, identity, entries)  # nothing is written before
             try:
                 for number, listed in _sampled(request, trainer, weights, prompts, missing, out):
                     entries[number] = listed
@@ -215,7 +215,7 @@ def _name(request: Request) -> str:
     return Path(request.source).name or request.source
 
 
-def _entries_before(out: Path, identity: dict[str, Any]) -> list[dict[str, Any]]:
+def entries_before(out: Path, identity: dict[str, Any]) -> list[dict[str, Any]]:
     """Returns the entries that a folder of the same request holds; none of an empty one, or where there is none.
 
     A last line that a killed process did not finish is left out. Raises ConfigError for any other folder.
@@ -257,7 +257,7 @@ def _whole(entries: Sequence[dict[str, Any]], out: Path, count: int) -> dict[int
     }
 
 
-def _begin(out: Path, identity: dict[str, Any], entries: Mapping[int, Sequence[dict[str, Any]]]) -> None:
+def begin(out: Path, identity: dict[str, Any], entries: Mapping[int, Sequence[dict[str, Any]]]) -> None:
     """Makes the folder, where there is none, with the index of the samples that stay."""
     try:
         out.mkdir(parents=True, exist_ok=True)
@@ -289,13 +289,13 @@ def _sampled(
     out: Path,
 ) -> Iterator[tuple[int, list[dict[str, Any]]]]:
     """Samples the missing prompts; yields the entries of each, by its number, once they are on the disk."""
-    policy, sampler, scorer = trainer.policy, sampler_of(trainer, request.by), _scorer(request, trainer)
+    policy, sampler, scorer = trainer.policy, sampler_of(trainer, request.by), scorer_of(request, trainer)
     warn_cut(policy, [prompts[number] for number in missing], None)
-    chunk = max(1, _chunk_samples(trainer) // request.count)
+    chunk = max(1, chunk_samples(trainer) // request.count)
     with policy.weights(weights), Counter.on_stderr("sampling", len(missing)) as counter:
         for start in range(0, len(missing), chunk):
             numbers = missing[start : start + chunk]
-            rollout = _rollout(request, trainer, sampler, [(number, prompts[number]) for number in numbers], counter)
+            rollout = rolled_out(request, trainer, sampler, [(number, prompts[number]) for number in numbers], counter)
             listed = _entries(rollout, scorer, prompts, request.count, out)
             if isinstance(policy, Keeping):
                 policy.forget()
@@ -307,7 +307,7 @@ def _sampled(
             yield from listed.items()
 
 
-def _chunk_samples(trainer: Trainer) -> int:
+def chunk_samples(trainer: Trainer) -> int:
     """Returns how many samples an evaluation, or a training iteration where there is none, makes at once."""
     evaluator = trainer.evaluator
     if evaluator is not None:
@@ -315,19 +315,19 @@ def _chunk_samples(trainer: Trainer) -> int:
     return trainer.collector.chunk * trainer.config.group_size
 
 
-def _scorer(request: Request, trainer: Trainer) -> Scorer | None:
+def scorer_of(request: Request, trainer: Trainer) -> Scorer | None:
     """Returns the scorer of the evaluation, else that of the training; None where nothing is to be scored."""
     if not request.is_scored:
         return None
     return trainer.collector.scorer if trainer.evaluator is None else trainer.evaluator.scorer
 
 
-def _refuse(request: Request, trainer: Trainer, prompts: Sequence[Prompt]) -> None:
+def refuse_unfit(request: Request, trainer: Trainer, prompts: Sequence[Prompt]) -> None:
     """Raises ConfigError for another sampler than there is, and for prompts that the policy cannot read, or that the
     rewards that score cannot judge.
     """
     sampler_of(trainer, request.by)
-    policy, scorer = trainer.policy, _scorer(request, trainer)
+    policy, scorer = trainer.policy, scorer_of(request, trainer)
     reader = reader_of(policy)
     if reader is not None:
         readable(reader, prompts, "--prompts")
@@ -338,7 +338,7 @@ def _refuse(request: Request, trainer: Trainer, prompts: Sequence[Prompt]) -> No
         scorer.demands.checked(tuple(prompts))
 
 
-def _rollout(
+def rolled_out(
     request: Request,
     trainer: Trainer,
     sampler: Sampler,

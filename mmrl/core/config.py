@@ -61,6 +61,21 @@ class MoreSettings(Settings):
         return self.budget // self.rounds + (number < self.budget % self.rounds)
 
 
+class AugmentSettings(Settings):
+    """Harder forms of easy prompts and easier forms of hard ones, by their groups: `mmrl.training.difficulty`."""
+
+    # A prompt is easy or hard by the mean total of its group against that of the last `window` groups.
+    window: Positive = 100
+    tolerance: Annotated[float, Field(ge=0)] = 0.0  # a prompt whose mean differs by no more stays as it is
+    # The standard deviation (white is 1) of the noise on the frames of an easy prompt is this times the difference;
+    # 0: easy prompts stay as they are.
+    noise: Annotated[float, Field(ge=0)] = 0.1
+    # The field of a prompt's target with its right answer: answers that know it are sampled to a hard prompt, and the
+    # beginning of the best one's thought becomes a cue. null: hard prompts stay as they are.
+    answer: str | None = "answer"
+    cue: Annotated[float, Field(gt=0)] = 1.0  # the share of the thought's words in the cue is this times the difference
+
+
 class ReplaySettings(Settings):
     """Samples of earlier iterations in the place of samples that teach nothing: `mmrl.training.replay`."""
 
@@ -86,6 +101,9 @@ class GroupSettings(Settings):
     # samples its prompt once more with this text in a line behind it. null: no hints.
     hint: str | None = None
     hint_above: float = 0.0  # a group fails as a whole where no total is above this
+    # Samples prompts that are too easy or too hard once more, in another form, and learns from these groups instead;
+    # null: none.
+    augment: AugmentSettings | None = None
     # Further members for the prompts whose mean total is least certain; null: all groups have `group_size` members.
     more: MoreSettings | None = None
 
@@ -110,6 +128,9 @@ class DatasetSettings(Settings):
     # A text around every prompt, with {prompt} in it ({row.NAME} is another column), or the name of a text: think,
     # plan, code, knowledge, examples.
     template: str | None = None
+    # The share of choice questions that are asked the other way round: "What didn't he take?", where several options
+    # are right (`mmrl.prompts.inversion`). `target.is_inverted` says which rows are.
+    inverted: Annotated[float, Field(ge=0, le=1)] = 0.0
     # A row that does not fit ends the command (`fail`), or is left out with a warning (`skip`).
     bad_rows: Literal["fail", "skip"] = "fail"
     # Read the headers of all images and videos with the rows, where a broken one is a bad row (true), or only those

@@ -448,6 +448,18 @@ class Assessing(Protocol):
 
 
 @runtime_checkable
+class Spreading(Protocol):
+    """A policy that says how far apart the answers of a group are, for advantages that require `spread`. Optional."""
+
+    def spreads(self, rollout: Rollout, size: int) -> Tensor:
+        """Returns, [B, K] float32 on the CPU, the spread of each sample's group at its decisions; 0 without one.
+
+        The weights are those now in place. Makes no graph, and at most `size` network calls at a time.
+        """
+        ...
+
+
+@runtime_checkable
 class AdapterScoring(Protocol):
     """A policy whose frozen base also carries reward models, as adapters with a scalar head each. Optional."""
 
@@ -903,6 +915,10 @@ class StepAveraging(Protocol):
 
     def averaged(self, measures: tuple[Tensor, ...]) -> Tensor:
         """Returns the values [B, K], 0 outside of the view; in their mean each entry counts as in the loss."""
+        ...
+
+
+@runtime_checkable
 class Imitating(Protocol):
     """A loss that imitates the right ones of a rollout's further samples. Optional."""
 

@@ -201,6 +201,11 @@ class DecisionBlock:
         leaves = torch.bincount(self.edge[counted], minlength=1)
         return torch.where(counted, 1 / leaves[self.edge.clamp(min=0, max=len(leaves) - 1)], torch.zeros(()))
 
+    def with_fact(self, name: str, values: Tensor) -> "DecisionBlock":
+        """Returns the decisions with one more fact, [B, K] float32, which is 0 where there is no decision."""
+        known = torch.where(self.edge >= 0, values, torch.zeros(()))
+        return DecisionBlock(self.call, self.edge, self.weight, {**self.facts, name: known})
+
     @classmethod
     def join(cls, blocks: "Sequence[DecisionBlock]") -> "DecisionBlock":
         """Returns the decisions of all blocks, in order; the numbers of calls and edges are shifted to stay unique."""
@@ -220,7 +225,8 @@ class Paths:
 
     Facts of denoising steps: `step` (its number on the grid), `sigma` and `sigma_next` (noise levels in [0, 1]), `std`
     (of the step's noise). Facts of tokens, where the policy records them: `log_prob` (nats, under the distribution that
-    the token was sampled from) and `entropy` (nats, of that distribution). Facts are 0 where there is no decision.
+    the token was sampled from) and `entropy` (nats, of that distribution); and, where an advantage requires it,
+    `spread` (nats, how far apart the answers of the group are there). Facts are 0 where there is no decision.
     """
 
     edge: Tensor  # [B, K] int64: unique within a prompt's samples, equal where samples share a decision; -1: none

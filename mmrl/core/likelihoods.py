@@ -16,6 +16,7 @@ RIGHT_ANSWERS = tuple(f"right_answer.{name}" for name in get_args(WeightsName))
 TURN_ANSWERS = tuple(f"turn_answer.{name}" for name in get_args(WeightsName))
 THOUGHT = (*LIKELIHOODS, *SELF_CERTAINTIES, *RIGHT_ANSWERS, *TURN_ANSWERS)  # what the policy itself thinks
 ADAPTER = "adapter."  # and a folder or hub name: the score of each answer by this adapter on the policy's base
+SPREAD = "spread"  # the fact of decisions that is read of whole groups, where an advantage requires it
 ANSWER_TAG = "answer"  # where the right answer stands
 
 

@@ -286,6 +286,29 @@ class ShuffledClip:
         return replace(frames, pixels=frames.pixels[order])
 
 
+@dataclass(frozen=True)
+class NoisyClip:
+    """A clip with Gaussian noise on its selected frames, of each pixel and frame its own (arXiv 2506.07464)."""
+
+    clip: Clip
+    seed: int  # of the noise
+    std: float  # of the noise, where black is 0 and white is 1
+
+    @property
+    def name(self) -> str:
+        return self.clip.name
+
+    def load(self, sampling: FrameSampling) -> Frames:
+        """Returns the frames that a sampling selects, with noise."""
+        return self.noisy(self.clip.load(sampling))
+
+    def noisy(self, frames: Frames) -> Frames:
+        """Returns frames with noise from the seed; values are cut to those that pixels have."""
+        noise = torch.randn(frames.pixels.shape, generator=torch.Generator().manual_seed(self.seed))
+        pixels = (frames.pixels + 255 * self.std * noise).round().clamp(0, 255).to(torch.uint8)
+        return replace(frames, pixels=pixels)
+
+
 def key_frames(clip: Clip, count: int) -> "list[tuple[float, Image]]":
     """Returns up to `count` pictures, evenly spaced over a clip, each with its second. Raises as `load` does."""
     from PIL import Image

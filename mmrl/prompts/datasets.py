@@ -25,6 +25,7 @@ from mmrl.media.pictures import Role, StoredPicture
 from mmrl.media.video import FrameSampling, StoredClip
 from mmrl.plans.offline import OFFLINE
 from mmrl.prompts import synthetic_rows
+from mmrl.prompts.inversion import inverted
 from mmrl.prompts.layout import JoinedLayout, Layout, PartsLayout, find, names
 from mmrl.prompts.row import Row, check_marks, without_none
 from mmrl.prompts.row_files import FILES, HUB_NAME, RawRow, Source, parsed, rows_with_progress
@@ -83,6 +84,18 @@ def _without_collector() -> Iterator[None]:
     finally:
         if was_enabled:
             gc.enable()
+
+
+def raw_rows(settings: DatasetSettings) -> Iterator[RawRow]:
+    """Returns the rows of a data set as its files have them, in the order of its prompts, each with its place.
+
+    A prompt's `source` is the place of its row. Raises ConfigError for a layout whose prompts are no single rows of a
+    file, and as `load_dataset_prompts` does for files.
+    """
+    layout = find(settings.layout)
+    if isinstance(layout, PartsLayout | JoinedLayout):
+        raise ConfigError(f"prompts: layout {settings.layout!r} makes prompts of more or less than a row of a file")
+    return _chosen(settings, layout)
 
 
 def read_json(text: str) -> Any:
@@ -152,13 +165,14 @@ class _Reader:
     needed: Demands
     skipped: list[str] = field(default_factory=list)
     folders: dict[Path | None, PictureFolder] = field(default_factory=dict)
+    num_inverted: int = 0  # questions that are asked the other way round
 
     def read(self, raw: RawRow) -> Prompt | None:
         """Returns the prompt of a row; None for a bad row that is skipped. Raises ConfigError for another bad row."""
         try:
             if raw.fault is not None:
                 raise BadRow(raw.fault)
-            prompt = self._changed(self._prompt(raw))
+            prompt = self._changed(self._inverted(self._prompt(raw)))
             check_marks(prompt)
             self._check_target(prompt, raw)
             if self.settings.decode:
@@ -178,6 +192,14 @@ class _Reader:
             return self.layout.prompt(row)
         except ConfigError as error:  # a header that the row needs, and nobody has read before
             raise BadRow(str(error)) from error
+
+    def _inverted(self, prompt: Prompt) -> Prompt:
+        """Returns the prompt asked the other way round, by the chance that the settings give."""
+        if not self.settings.inverted:
+            return prompt
+        found = inverted(prompt, self.settings.inverted, self.settings.seed or 0)
+        self.num_inverted += bool(found.target["is_inverted"])
+        return found
 
     def _changed(self, prompt: Prompt) -> Prompt:
         """Returns the prompt with the fields that the settings add to its target, its text in the template."""
@@ -208,10 +230,13 @@ class _Reader:
         )
 
     def report(self, num_good: int) -> None:
-        """Logs how many rows were skipped, if any."""
+        """Logs how many rows were skipped, if any, and how many questions are inverted, if any should be."""
         if self.skipped:
             total, where = num_good + len(self.skipped), ", ".join(_paths(self.settings))
             log.warning("prompts: skipped %d of %d rows of %s", len(self.skipped), total, where)
+        if self.settings.inverted:
+            said = ("prompts: %d of %d questions are asked the other way round", self.num_inverted, num_good)
+            (log.info if self.num_inverted else log.warning)(*said)
 
     @cached_property
     def _images(self) -> Path | None:

@@ -12,7 +12,9 @@ from torch import Tensor
 from mmrl.core.config import GroupSettings
 from mmrl.core.contracts import Advantage, ConfigError, Modality, Prefetching, Sampler, SamplingAhead
 from mmrl.core.data import Paths, Prompt, Rollout, Scores, WeightsName
+from mmrl.core.declarations import AdvantageDeclaration
 from mmrl.core.keys import GroupKey
+from mmrl.core.likelihoods import SPREAD
 from mmrl.media.mp4 import Video
 from mmrl.plans.groups import GroupPlan
 from mmrl.plans.offline import roll_out
@@ -24,6 +26,7 @@ from mmrl.scoring.metrics import degenerate_groups, groups_outside, plain_total
 from mmrl.scoring.properties import property_metrics
 from mmrl.scoring.scorer import Judgement, Scorer, ScoringQueue
 from mmrl.training.allocation import further_members
+from mmrl.training.difficulty import Difficulty, cued, group_means, guide, noisy
 from mmrl.training.processes import Processes
 from mmrl.training.sampling_process import GroupRequest, SamplingProcess
 from mmrl.training.sharding import dummy_rollout
@@ -62,6 +65,17 @@ class Collected:
 
 
 @dataclass(frozen=True)
+class _Changed:
+    """Groups of prompts in another form, which are learned from instead of those of the prompts as they are."""
+
+    rounds: tuple[Round, ...] = ()
+    originals: frozenset[int] = frozenset()  # prompt indices whose groups are not learned from
+    kept: list[int] = field(default_factory=list)  # prompt indices of the groups to learn from
+    metrics: dict[str, float] = field(default_factory=dict)
+    num_calls: int = 0  # of this process, for cues
+
+
+@dataclass(frozen=True)
 class MemberRequest:
     """Members of a group that are sampled in one call: all that the group begins with, or further ones."""
 
@@ -97,6 +111,7 @@ class Collector:
     ahead: int = 0  # iterations that a rollout may be sampled ahead of
     elsewhere: SamplingProcess | None = None  # what samples ahead; None: the policy's inference engine
     saves: Callable[[int], bool] = lambda iteration: False  # whether samples of an iteration are saved for people
+    difficulty: Difficulty | None = None  # of prompts, where `groups.augment` changes them
     _videos: list[Video] = field(default_factory=list, init=False, repr=False, compare=False)
 
     def __call__(self, iteration: int, weights: WeightsName) -> Collected:
@@ -116,10 +131,7 @@ class Collector:
             num_hinted += len(taken_again)
             numbered = taken_again + self.prompts.take(self.wanted - len(kept) - len(taken_again))
             keyed = [(GroupKey(self.seed, iteration, index, number), prompt) for index, prompt in numbered]
-            groups = [MemberRequest.whole(one, self.group_size) for one in self.processes.share(keyed)]
-            sample = partial(self._sample_groups, groups, iteration)
-            rollout, judgement, unread = self.processes.sampled(self.policy, weights, sample)
-            unread = dict(self.processes.gather(list(unread.items())))
+            rollout, judgement, unread = self._sampled(keyed, iteration, weights)
             self._check_unread(unread)
             num_unread += len(unread)
             if number == 0 and self.groups.more is not None:
@@ -131,7 +143,12 @@ class Collector:
             hinted = [with_hint(prompt, self.groups.hint) for prompt in self._failed(everyone.scores, read, kept)]
             if len(kept) == self.wanted:
                 break
-        metrics = self._statistics([rollout for rollout, *_ in rounds if rollout is not None])
+        changed = _Changed()
+        if self.groups.augment is not None:
+            changed = self._changed(everyone.scores, read, iteration, weights)
+            rounds += changed.rounds
+            kept = [index for index in kept if index not in changed.originals] + changed.kept
+        metrics = self._statistics([rollout for rollout, *_ in rounds if rollout is not None]) | changed.metrics
         judged = Judgement.join([judgement for _, judgement, *_ in rounds])
         spent = zip(self.scorer.names, judged.seconds, strict=True)
         metrics |= {f"time/reward/{name}": seconds for name, seconds in spent}
@@ -146,7 +163,85 @@ class Collector:
             sizes = judged.scores.prompt_index.bincount()
             metrics["groups/largest"] = float(sizes.max()) if len(sizes) else 0.0
         metrics |= property_metrics(judged.scores, judged.properties) | format_metrics(judged.scores, judged.formats)
-        return replace(_join(rounds, judged.scores, sorted(kept), metrics), videos=tuple(self._videos))
+        joined = _join(rounds, judged.scores, sorted(kept), metrics)
+        return replace(joined, num_calls=joined.num_calls + changed.num_calls, videos=tuple(self._videos))
+
+    def _changed(
+        self, scores: Scores, keyed: Sequence[KeyedPrompt], iteration: int, weights: WeightsName
+    ) -> "_Changed":
+        """Samples prompts that are too easy or too hard once more, in another form. Every process must call it.
+
+        scores: of all processes, of the groups of prompts as they are.
+        """
+        settings, difficulty = self.groups.augment, self.difficulty
+        assert settings is not None and difficulty is not None, "checked by the caller"
+        prompts = {key.prompt_index: prompt for key, prompt in keyed}
+        far = {index: gap for index, gap in difficulty(scores).items() if abs(gap) > settings.tolerance}
+        hard = {index: prompts[index] for index, gap in far.items() if gap > 0}
+        cues, num_calls = self._cues(hard, group_means(scores), iteration, weights)
+        forms = dict[int, Prompt]()
+        for index, gap in far.items():
+            noise = noisy(prompts[index], -settings.noise * gap, self.seed, iteration, index, "noise")
+            form = noise if gap < 0 else cued(prompts[index], cues.get(index, ""), settings.cue * gap)
+            forms |= {} if form is None else {index: form}
+        metrics = {
+            "groups/easier": float(sum(far[index] > 0 for index in forms)),
+            "groups/harder": float(sum(far[index] < 0 for index in forms)),
+        }
+        if not forms:
+            return _Changed(metrics=metrics, num_calls=num_calls)
+        again = self._keyed_again(list(forms.values()), iteration, 2)
+        rollout, judgement, unread = self._sampled(again, iteration, weights)
+        everyone, local_rows, paths = self._gather(rollout, judgement)
+        pairs = [(one, index) for one, index in zip(again, forms, strict=True) if one[0].prompt_index not in unread]
+        return _Changed(
+            rounds=((rollout, everyone, local_rows, paths),),
+            originals=frozenset(index for _, index in pairs),
+            kept=self._worth_keeping(everyone.scores, paths, [one for one, _ in pairs]),
+            metrics=metrics,
+            num_calls=num_calls,
+        )
+
+    def _cues(
+        self, hard: Mapping[int, Prompt], means: Mapping[int, float], iteration: int, weights: WeightsName
+    ) -> tuple[dict[int, str], int]:
+        """Returns answers to hard prompts by a policy that knows the right answer, and this process's network calls.
+
+        Of each prompt that is the best answer, where its total is above the mean of the group that did not know it.
+        """
+        assert self.groups.augment is not None, "checked by the caller"
+        name = self.groups.augment.answer
+        guides = {} if name is None else {index: guide(prompt, name) for index, prompt in hard.items()}
+        known = {index: prompt for index, prompt in guides.items() if prompt is not None}
+        if not known:
+            return {}, 0
+        again = self._keyed_again(list(known.values()), iteration, 1)
+        rollout, judgement, _ = self._sampled(again, iteration, weights)
+        original = {key.prompt_index: index for (key, _), index in zip(again, known, strict=True)}
+        found = list[tuple[int, float, str]]()
+        if rollout is not None and judgement is not None:
+            texts, own = rollout.outputs.texts, judgement.scores
+            assert texts is not None, "checked when the parts were built"
+            rows = zip(own.prompt_index.tolist(), plain_total(own).tolist(), own.valid.tolist(), texts, strict=True)
+            found = [(original[index], total, text) for index, total, is_valid, text in rows if is_valid]
+        best = dict[int, tuple[float, str]]()
+        for index, total, text in self.processes.gather(found):
+            if total > best.get(index, (means[index], ""))[0]:
+                best[index] = (total, text)
+        return {index: text for index, (_, text) in best.items()}, 0 if rollout is None else rollout.num_calls
+
+    def _keyed_again(self, prompts: Sequence[Prompt], iteration: int, number: int) -> list[KeyedPrompt]:
+        """Returns changed prompts under new numbers, with the keys of a round."""
+        return [(GroupKey(self.seed, iteration, index, number), one) for index, one in self.prompts.again(prompts)]
+
+    def _sampled(
+        self, keyed: Sequence[KeyedPrompt], iteration: int, weights: WeightsName
+    ) -> tuple[Rollout | None, Judgement | None, dict[int, str]]:
+        """Samples and scores this process's share of groups; returns the prompts that no process could read as well."""
+        groups = [MemberRequest.whole(one, self.group_size) for one in self.processes.share(keyed)]
+        sample = partial(self._sample_groups, groups, iteration)
+        rollout, judgement, unread = self.processes.sampled(self.policy, weights, sample)
+        return rollout, judgement, dict(self.processes.gather(list(unread.items())))
 
     def prefetch(self) -> None:
         """Lets the policy begin to decode and encode this process's prompts of the next iteration, if it can.
@@ -251,6 +346,8 @@ class Collector:
                     continue
                 calls = self.policy.num_calls
                 thought = self.thoughts(self.policy, rollout, self.scorer.needs)
+                if SPREAD in AdvantageDeclaration.of(self.advantage).requires:
+                    rollout = self.thoughts.with_spread(self.policy, rollout)
                 rollout = replace(rollout, num_calls=rollout.num_calls + self.policy.num_calls - calls)
                 if self.overlap and len(chunks) > 1:
                     queue.submit(rollout, iteration, thought)

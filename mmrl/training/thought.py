@@ -1,17 +1,18 @@
 """What the policy thinks of a rollout's answers, read once for all rewards that need it."""
 
 from collections.abc import Callable, Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TypeVar
 
 import torch
 from torch import Tensor
 
-from mmrl.core.contracts import AdapterScoring, Assessing, Modality
+from mmrl.core.contracts import AdapterScoring, Assessing, Modality, Spreading
 from mmrl.core.data import Prompt, Rollout
 from mmrl.core.likelihoods import (
     ANSWER_TAG,
+    SPREAD,
     THOUGHT,
     Likelihoods,
     adapters_read,
@@ -59,6 +60,12 @@ class ThoughtReader:
         return Thought(
             likelihoods=likelihoods, right_answer=right_answer, turn_answer=turn_answer, adapter_scores=scores
         )
+
+    def with_spread(self, policy: Modality, rollout: Rollout) -> Rollout:
+        """Returns the rollout whose decisions have the fact `spread`, for an advantage that requires it."""
+        assert isinstance(policy, Spreading), "checked when the parts were built"
+        spread = self._in_memory(policy, rollout, partial(policy.spreads, rollout))
+        return replace(rollout, blocks=(rollout.blocks[0].with_fact(SPREAD, spread), *rollout.blocks[1:]))
 
     def _scores(self, policy: Modality, rollout: Rollout, adapter: str) -> Tensor:
         """Returns the scores [B] of the answers by an adapter on the policy's base."""

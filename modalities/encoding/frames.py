@@ -4,15 +4,15 @@ import threading
 from dataclasses import dataclass, field
 
 from mmrl.media.pictures import Clip
-from mmrl.media.video import Frames, FrameSampling, ShuffledClip
+from mmrl.media.video import Frames, FrameSampling, NoisyClip, ShuffledClip
 
 
 @dataclass
 class FrameCache:
     """A cache of decoded frames up to a number of bytes; the least recently used clips are dropped first.
 
-    A clip in order and the same clip in disorder are decoded once. Several threads may ask at once; where two ask for
-    the same clip, both decode it.
+    A clip and the same clip in disorder or with noise are decoded once. Several threads may ask at once; where two ask
+    for the same clip, both decode it.
     """
 
     sampling: FrameSampling
@@ -25,6 +25,8 @@ class FrameCache:
         """Returns the chosen frames of a clip. Raises ConfigError for a clip that cannot be read."""
         if isinstance(clip, ShuffledClip):
             return clip.shuffled(self(clip.clip))
+        if isinstance(clip, NoisyClip):
+            return clip.noisy(self(clip.clip))
         with self._lock:
             kept = self._kept.pop(clip, None)
         frames = clip.load(self.sampling) if kept is None else kept

@@ -27,6 +27,7 @@ from ..tokens.one_at_a_time import hidden_one_at_a_time
 from ..tokens.prefix_cache import hidden_by_cache, hidden_by_rows
 from ..tokens.prefix_packing import hidden_by_packing
 from ..tokens.sampling import SamplingDistribution, Support
+from ..tokens.spread import group_spread
 from ..tokens.trace import TokenSpans, TokenTrace, answer_block
 from .model import SharingMode
 from .rollout import TokenGenerator, decides
@@ -290,6 +291,37 @@ class TokenPolicy(TokenGenerator):
                 states = self._hidden_states(prompts, Answers(place, tokens, length + 1, length), backbone)
             found.append(states.float().cpu())
         return torch.cat(found)
+
+    @torch.no_grad()
+    def spreads(self, rollout: Rollout, size: int) -> Tensor:
+        """Returns, [B, K] float32 on the CPU, the spread of each sample's group at its tokens, 0 behind the last.
+
+        That is how far apart the answers of the group are in what the weights now in place expect there, see
+        `group_spread`. Controls are in no group, and have 0.
+        """
+        self.rest_engine()
+        length: Tensor = rollout.trace.completions.length
+        found = torch.zeros(rollout.num_samples, rollout.blocks[0].edge.shape[1])
+        for group in rollout.group[~rollout.is_control].unique().tolist():
+            rows = ((rollout.group == group) & ~rollout.is_control).nonzero()[:, 0]
+            states = [one for part in rows.split(size) for one in self._states_of(rollout, part)]
+            with self.running():
+                spread = group_spread(states, self.head, rollout.trace.distribution, self.vocabulary_chunk).cpu()
+            for row in rows.tolist():
+                stop = min(int(length[row]), found.shape[1])
+                found[row, :stop] = spread[:stop]
+        return found
+
+    def _states_of(self, rollout: Rollout, rows: Tensor) -> tuple[Tensor, ...]:
+        """Returns the hidden states [T, H] from which the tokens of each of the answers `rows` are predicted."""
+        trace: TokenTrace = rollout.trace
+        numbers, place = rollout.prompt[rows].unique(return_inverse=True)
+        length = trace.completions.length[rows]
+        prompts = [trace.prompts[number] for number in numbers.tolist()]
+        answers = Answers(place, trace.completions.tokens[rows, : int(length.max())], length)
+        self.num_calls += len(rows)
+        with self.running():
+            return torch.split(self._hidden_states(prompts, answers), length.tolist())
 
     def _token_log_probs(
         self,

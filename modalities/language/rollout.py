@@ -84,9 +84,12 @@ class TokenGenerator(TokenModel, Checked):
 
     @property
     def declaration(self) -> PolicyDeclaration:
-        """Returns what answers provide: an inference engine gives the log-prob of each token and no entropy."""
+        """Returns what answers provide: an inference engine gives the log-prob of each token and no entropy.
+
+        The spread is not recorded; it is read where an advantage requires it.
+        """
         has_engine = self.engine is not None
-        provides = frozenset({"log_prob"} if has_engine else {"log_prob", "entropy"})
+        provides = frozenset({"log_prob", "spread"} if has_engine else {"log_prob", "entropy", "spread"})
         return PolicyDeclaration(provides=provides, has_inference_engine=has_engine)
 
     @property

@@ -58,6 +58,7 @@ def _paths(with_paths: bool, rows: Tensor | None = None) -> Paths | None:
         "std": 0.1 + place / 10,
         "log_prob": -place / 7 - 0.1,
         "entropy": 0.05 + (place * torch.arange(1, len(GROUP) + 1)[:, None] % 4) / 4,
+        "spread": 1 + (place * 3 % 5),
     }
     paths = Paths(
         torch.where(is_there, is_there.flatten().cumsum(0).view_as(is_there) - 1, -1),

@@ -181,7 +181,7 @@ def test_all_prompts_of_a_file_are_sampled_and_what_is_there_is_not_sampled_agai
     for name in ("samples.json", "index.html"):
         Path("out", name).unlink()
     sampled: list[int] = []
-    real = sample_many._rollout
+    real = sample_many.rolled_out
 
     def counted(request: Request, trainer: Any, sampler: Any, numbered: Any, counter: Any) -> Any:
         sampled.extend(number for number, _ in numbered)
@@ -190,11 +190,11 @@ def test_all_prompts_of_a_file_are_sampled_and_what_is_there_is_not_sampled_agai
     def stopped(*given: Any) -> Any:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(sample_many, "_rollout", stopped)
+    monkeypatch.setattr(sample_many, "rolled_out", stopped)
     ended = cli(*given)
     assert ended.code == 130 and "stopped; the same command goes on in out" in ended.err
     assert Path("out", INDEX).read_text() == "".join(lines[:2]), "the whole prompts alone"
-    monkeypatch.setattr(sample_many, "_rollout", counted)
+    monkeypatch.setattr(sample_many, "rolled_out", counted)
     ended = cli(*given)
     assert (ended.code, ended.out) == (0, "6 samples of 3 prompts, 2 of them from before: out/index.html\n"), ended.err
     assert sampled == [1, 2] and Path("out", INDEX).read_text() == whole, "the same samples as without a stop"

@@ -29,7 +29,7 @@ GROUNDING = (
     "refcoco",
 )
 ANSWERS = ("columns", "trl", "easyr1", "geometry3k", "verl", "ms_swift", "r1_v")
-CLIPS = ("time_r1", "tvgbench", "charades_sta", "videochat_r1_charades", "video_r1", "nextgqa", "video_mme")
+CLIPS = ("time_r1", "tvgbench", "charades_sta", "videochat_r1_charades", "video_r1", "nextgqa", "video_mme", "tw_grpo")
 SUITES = ("drawbench", "dsg", "geneval", "geneval2", "lines", "vbench")  # of text alone
 PICTURELESS = ("given_images", "given_videos", "pick_a_pic", "unigenbench", "votes", "vote_labels", *SUITES)
 GIVEN = ("given_images", "given_videos", "given_answers", "pick_a_pic", "votes", "vote_labels")
@@ -232,6 +232,12 @@ def test_nextgqa_has_the_times_and_the_options(written: Any) -> None:
     for prompt, task in zip(written("nextgqa"), tasks(), strict=True):
         assert prompt.target["spans"] == (task.span,) and prompt.target["span"] == task.span
         assert prompt.text.endswith(f"(A) {task.names[0]}\n(B) {task.names[1]}") and prompt.target["answer"] == "(A)"
+
+
+def test_tw_grpo_has_one_right_letter_or_several(written: Any) -> None:
+    prompts = written("tw_grpo")
+    assert {prompt.target["answer"] for prompt in prompts} == {"A", "A,B"}
+    assert prompts[0].text == f"What can be seen?\nA {tasks()[0].names[0]}\nB {tasks()[0].names[1]}"
 
 
 def test_columns_has_all_fields_of_a_target(written: Any) -> None:

@@ -163,6 +163,13 @@ CASES: dict[str, dict[str, Any]] = {
         "prompts_per_iteration": 1,
     },
     "videos with controls": {"modality": VIDEO, "loss": grpo("decision"), **CONTROLS},
+    "videos, weights of tokens, changed prompts": {
+        "modality": VIDEO,
+        "loss": grpo("decision"),
+        "advantage": {"name": "token_weighted", "max_weight": 3},
+        "groups": {"augment": {"noise": 2, "answer": "duration", "window": 3}},
+        "sampler": {"name": "autoregressive", "max_tokens": 6},
+    },
     "lora, episodes, gigpo": {"modality": AGENT, "loss": grpo("decision"), **EPISODES},
     "drop": {"groups": {"degenerate": "drop"}, **reward("red")},
     "lora, refill": {"modality": LORA, "groups": {"degenerate": "refill"}, **reward("red"), "prompts_per_iteration": 2},

@@ -58,13 +58,11 @@ def test_several_rewards_and_weights_read_each_answer_once_for_each(tmp_path: Pa
 @pytest.mark.slow
 def test_the_plan_of_a_run_names_the_calls() -> None:
     found = plan_summary(load_config("lab/grpo_care", SMALL))
-    assert found["network calls that read answers for rewards, at most"] == 16
-    assert "network calls that read answers for rewards, at most" not in plan_summary(load_config("lab/grpo", SMALL))
+    assert found["network calls that read answers again, at most"] == 16
+    assert "network calls that read answers again, at most" not in plan_summary(load_config("lab/grpo", SMALL))
     for config in ("lab/remax", "lab/tree_rl", "quickstart_agent"):  # a greedy answer, spans between forks, turns
         found = plan_summary(load_config(config, ["rewards=[{name: self_certainty}]", "evaluation=null"]))
-        read, drawn = (
-            found[f"network calls {what}"] for what in ("that read answers for rewards, at most", "of a rollout")
-        )
+        read, drawn = (found[f"network calls {what}"] for what in ("that read answers again, at most", "of a rollout"))
         assert read == drawn
 
 
