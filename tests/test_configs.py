@@ -29,7 +29,14 @@ SMALL = (
     *("flow_grpo_sd35", "geometry3k_qwen25vl_7b", "gigpo_qwen25vl_3b_screens", "nft_sdxl", "quickstart_video"),
     *("lab/adjoint_matching", "lab/best_of_n", "lab/branch_grpo", "lab/consistency", "lab/dance_grpo", "lab/e_grpo"),
     *("lab/fk_steering", "lab/g2rpo", "lab/neighbor", "lab/precise", "lab/spin", "lab/spo", "lab/svdd"),
-    *("lab/motion_partial_chain", "lab/tempflow", "lab/tree_rl", "flow_nrg_wan", "webgen_agent_qwen25vl_3b"),
+    *(
+        "lab/motion_partial_chain",
+        "lab/tempflow",
+        "lab/tree_rl",
+        "flow_nrg_wan",
+        "vl_rethinker_qwen25vl_7b",
+        "webgen_agent_qwen25vl_3b",
+    ),
 )
 
 
