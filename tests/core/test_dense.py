@@ -267,7 +267,11 @@ def test_a_wrapper_that_makes_one_number_of_a_sample_refuses_a_dense_reward() ->
         "sampler": {"name": "ode", "num_steps": 2},
     }
     beside: dict[str, Any] = {name: {"accuracy": plain} for name in ("trusted", "conditional", "group_gate")}
-    beside |= {"generate_then_score": drawn, "repeated": {"noise": 0.1, "kind": "lower_bound"}}
+    beside |= {
+        "format_diversity": {"last": 9},
+        "generate_then_score": drawn,
+        "repeated": {"noise": 0.1, "kind": "lower_bound"},
+    }
     classes = {name: find("rewards", name) for name in names("rewards")}
     wrappers = {name for name, cls in classes.items() if issubclass(cls, RewardWrapper) and not cls.holds_dense}
     assert {"cached", "delta", "length_penalised", "text_norm", *beside} <= wrappers
