@@ -68,6 +68,17 @@ ANSWERS: dict[str, dict[str, Any]] = {
         "updates": {"micro_batch": 3},
         "loss": grpo("sample") | {"name": "my_losses:WholeGroups"},
     },
+    "full, cache, a loss on the mean of a step, one process without work": {
+        "modality": FULL | {"sharing": "cache"},
+        "updates": {"epochs": 2, "micro_batch": 2},
+        "loss": {"name": "disco", "kl_bound": 1e-5, "hinge_weight": 10.0, "tau": 1.0, "normalise": "decision"},
+        "prompts_per_iteration": 1,
+    },
+    "full, packed, a loss that selects decisions of a step": {
+        "modality": FULL | {"sharing": "packed"},
+        "updates": {"epochs": 2, "micro_batch": 3},
+        "loss": {"name": "clip_cov", "share": 0.3, "cov_low": 0.0, "cov_high": 9.0},
+    },
 }
 IMAGES: dict[str, dict[str, Any]] = {
     "grpo, dora": {
