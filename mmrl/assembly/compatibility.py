@@ -17,7 +17,17 @@ from mmrl.assembly.reward_checks import (
     total_range,
 )
 from mmrl.core.config import EvaluationSettings, Plugin, RunConfig
-from mmrl.core.contracts import Advantage, ConfigError, Imitating, Loss, Modality, RangeChecking, SampleKind, Sampler
+from mmrl.core.contracts import (
+    Advantage,
+    ConfigError,
+    Imitating,
+    Loss,
+    Modality,
+    RangeChecking,
+    SampleKind,
+    Sampler,
+    Stateful,
+)
 from mmrl.core.data import Prompt, WeightsName
 from mmrl.core.declarations import AdvantageDeclaration, LossDeclaration, MixDeclaration, PolicyDeclaration
 from mmrl.core.dense import DENSE
@@ -368,6 +378,11 @@ def _check_comparison(config: RunConfig, parts: Parts, plan: GroupPlan) -> None:
             f"advantage {name!r} requires the rewards {', '.join(missing)}: add them, with weight 0{hint}"
         )
     mix = MixDeclaration.of(parts.scorer.mix)
+    if mix.is_of_advantages and isinstance(advantage, Stateful):
+        raise ConfigError(
+            f"advantage {name!r} learns from the totals of a run, and a mix of advantages asks it of each reward; "
+            "leave out the mix, or take another advantage"
+        )
     if declared.requires_rewards and mix.is_of_advantages:
         raise ConfigError(f"advantage {name!r} requires single rewards; leave out a mix of advantages")
     if isinstance(advantage, RangeChecking):

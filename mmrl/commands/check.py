@@ -375,6 +375,7 @@ def _findings(
     planned, made = _planned_calls(trainer, instrumented, config), trainer.progress.network_calls
     plans = instrumented["sampler"].results.get("plan", [])
     is_bound = any(plan.is_bound or costs.may_share(trainer.loss, plan) or config.replay for plan in plans)
+    is_bound |= config.groups.augment is not None  # whose cues nothing learns from
     is_bound |= bool(costs.num_readings(trainer.collector.scorer.needs, trainer.advantage))
     # what an advantage leaves out of the update costs no call
     is_bound = is_bound or not all(

@@ -140,9 +140,9 @@ def _sampled(
                 rollout = sample_many.rolled_out(request, trainer, sampler, numbered, counter) if numbered else None
             if rollout is not None:
                 scores = scorer.judge(rollout, 0, has_properties=False).without_examples().scores
-                rows = zip(scores.prompt_index.tolist(), scores.total.tolist(), scores.valid.tolist(), strict=True)
-                for number, total, is_valid in rows:
-                    own[number].append(total if is_valid else None)
+                for row in (~scores.is_control).nonzero()[:, 0].tolist():
+                    total = float(scores.total[row]) if scores.valid[row] else None
+                    own[int(scores.prompt_index[row])].append(total)
             if isinstance(policy, Keeping):
                 policy.forget()
             with (out / INDEX).open("a", encoding="utf-8") as index:
@@ -180,7 +180,9 @@ def _written(
         where = "prompts.train" if len(sources) == 1 else f"prompts.train.{place}.source"
         images = source.images if source.images is not None else next(iter(folders), None)
         settings += [f"{where}.path={path}", *([] if images is None else [f"{where}.images={images}"])]
-        chosen_by = {"limit": source.limit, "seed": source.seed, "split": source.split, "subset": source.subset}
+        chosen_by = {"limit": source.limit, "split": source.split, "subset": source.subset}
+        if not source.inverted:  # of questions that are asked the other way round the seed says which
+            chosen_by["seed"] = source.seed
         settings += [f"{where}.{name}=null" for name, value in chosen_by.items() if value is not None]
         files.append(path)
     unjudged = sum(spread is None for spread in spreads)

@@ -358,7 +358,10 @@ def rolled_out(
 def _entries(
     rollout: Rollout, scorer: Scorer | None, prompts: Sequence[Prompt], count: int, out: Path
 ) -> dict[int, list[dict[str, Any]]]:
-    """Writes the files of a rollout's samples or episodes; returns their entries by the numbers of the prompts."""
+    """Writes the files of a rollout's samples or episodes; returns their entries by the numbers of the prompts.
+
+    Samples beside the group, such as controls, are left out.
+    """
     judged = None
     if scorer is not None:
         judgement = scorer.judge(rollout, 0, has_properties=False).without_examples()
@@ -367,7 +370,7 @@ def _entries(
             if failure is not None:
                 log.warning("reward %r could not judge some samples; the first failure: %s", name, failure)
     listed: dict[int, list[dict[str, Any]]] = {}
-    for row in (rollout.turn == 0).nonzero()[:, 0].tolist():
+    for row in ((rollout.turn == 0) & ~rollout.is_control).nonzero()[:, 0].tolist():
         number = rollout.keys[int(rollout.prompt[row])].prompt_index
         of_prompt = listed.setdefault(number, [])
         scores = {} if judged is None else dict(zip(judged.names, judged.values[row].tolist(), strict=True))

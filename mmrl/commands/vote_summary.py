@@ -11,7 +11,19 @@ from mmrl.reporting.formatting import counted
 
 
 def summary(votes: Sequence[Vote], folders: Sequence[str] = ()) -> str:
-    """Returns the summary in lines. `folders`: the two that were compared, the older one first."""
+    """Returns the summary in lines, apart for each criterion where there are several.
+
+    `folders`: the two that were compared, the older one first.
+    """
+    criteria = sorted({vote.criterion for vote in votes})
+    if len(criteria) < 2:
+        return _summary(votes, folders)
+    parts = ([vote for vote in votes if vote.criterion == criterion] for criterion in criteria)
+    blocks = zip(criteria, parts, strict=True)
+    return "\n".join(f"{criterion or 'no criterion given'}:\n{_summary(part, folders)}" for criterion, part in blocks)
+
+
+def _summary(votes: Sequence[Vote], folders: Sequence[str]) -> str:
     judged = [vote for vote in votes if vote.chosen is not None]
     voters = Counter(vote.voter for vote in votes)
     by = ", ".join(f"{name} {count}" for name, count in sorted(voters.items())) or "nobody"

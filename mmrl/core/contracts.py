@@ -821,6 +821,7 @@ class LossBatch:
     # the weights that sampled them; None for a loss whose declaration does not require it
     mean_entropy: Tensor | None = None
     iteration: int = 0  # of the run, for settings that change over it
+    step: int = 0  # the optimizer step in the iteration
     # [B, K] bool: the decisions that a `DecisionSelecting` loss selected among those of the step; None for other losses
     selected: Tensor | None = None
     # [] the mean of what a `StepAveraging` loss averages over the step, on all processes; None for other losses

@@ -49,7 +49,7 @@ class Vote:
     seconds: float  # from when it was shown to the answer
     voter: str
     time: str  # when it was answered, ISO 8601 in UTC
-    criterion: str = ""  # by what outputs were compared, in words; "": nothing was said
+    criterion: str = ""  # by what outputs were compared, in words; "": by the page's own words
 
     def __post_init__(self) -> None:
         least, most = (2, 2) if self.form == "pairs" else (2, MOST_SHOWN)

@@ -56,7 +56,11 @@ def _inverse(prompt: Prompt, random: torch.Generator) -> Prompt | None:
     stay = [others[number] for number in torch.randperm(len(others), generator=random)[:count].tolist()]
     rows = sorted(right) + stay
     order = [rows[number] for number in torch.randperm(len(rows), generator=random).tolist()]
-    texts = [_lettered(options[row], ascii_uppercase[place]) for place, row in enumerate(order)]
+    matches = [_LETTER.match(option) for option in options]
+    has_letters = all(one and one[1] == letter for one, letter in zip(matches, ascii_uppercase, strict=False))
+    texts = [options[row] for row in order]
+    if has_letters:  # else an "A" is an article
+        texts = [_lettered(text, letter) for text, letter in zip(texts, ascii_uppercase, strict=False)]
     letters = ", ".join(ascii_uppercase[place] for place, row in enumerate(order) if row not in right)
     target = {**prompt.target, "options": texts, "answer": letters}
     return replace(prompt, text="\n".join([question, *texts]) + tail, target=target)
@@ -84,6 +88,7 @@ def _letters(answer: object, count: int) -> frozenset[int]:
 
 
 def _lettered(option: str, letter: str) -> str:
-    """Returns an option with another letter in front, where it has one."""
+    """Returns an option with another letter in front."""
     match = _LETTER.match(option)
-    return option if match is None else option[: match.start(1)] + letter + option[match.end(1) :]
+    assert match is not None, "it has one"
+    return option[: match.start(1)] + letter + option[match.end(1) :]

@@ -45,18 +45,19 @@ class Entries:
         )
 
 
-def select_everywhere(loss: DecisionSelecting, own: Entries, processes: Processes) -> Tensor:
+def select_everywhere(loss: DecisionSelecting, own: Entries, processes: Processes, step: int) -> Tensor:
     """Returns which decisions of this process [N] (bool) the loss selects. Every process must call it.
 
     The loss sees the decisions of all processes, in the order of their groups. A group is wholly on one process, so
-    neither this order nor the randomness, which hangs on the numbers of the groups, depends on the processes.
+    neither this order nor the randomness, which hangs on the numbers of the groups and of the optimizer step in its
+    iteration, depends on the processes.
     """
     begin = processes.count_before(len(own.group))
     every = Entries.join(processes.gather([own]))
     if not len(every.group):
         return torch.zeros(0, dtype=torch.bool)
     order = every.group.sort(stable=True).indices
-    source = generator("selected decisions", *every.group.unique().tolist())
+    source = generator("selected decisions", step, *every.group.unique().tolist())
     selected = torch.zeros(len(order), dtype=torch.bool)
     selected[order] = loss.select(every.log_prob[order], every.advantages[order], every.weight[order], source)
     return selected[begin : begin + len(own.group)]

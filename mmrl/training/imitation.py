@@ -26,7 +26,8 @@ def with_imitated(
         own = collected.scores.select(collected.local_rows)
         has_decisions = (collected.rollout.blocks[0].edge >= 0).any(1)
         candidates = own.is_control & has_decisions
-        right = candidates & (own.total > loss.imitate_above)  # false for a sample that could not be judged
+        is_kept = torch.isin(own.prompt_index, torch.tensor(collected.kept, dtype=own.prompt_index.dtype))
+        right = candidates & is_kept & (own.total > loss.imitate_above)  # false for a sample that could not be judged
         chosen = first_of_groups(right, own.group, loss.imitate_at_most)
         counts = torch.stack([candidates.sum(), right.sum(), chosen.sum()]).double()
         is_imitated = chosen.to(batch.weight.device)

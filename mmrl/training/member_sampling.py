@@ -16,14 +16,16 @@ def member_importance(batch: LossBatch | None, min_advantage: float, key: GroupK
     """Returns what each sample counts in one optimizer step, [B, 1] float32; None where every sample counts once.
 
     A sample is evaluated with probability p = max(min(1, |A| / min_advantage), 0.1), A its largest advantage in size,
-    and counts 1 / p; else it counts 0 and needs no network call. So the expectation of the gradient is that of all
-    samples (importance sampling); its variance is larger. Which samples are chosen depends on `key` (of the optimizer
-    step) and on the groups alone, not on the processes.
+    or 1 where it is imitated, and counts 1 / p; else it counts 0 and needs no network call. So the expectation of the
+    gradient is that of all samples (importance sampling); its variance is larger. Which samples are chosen depends on
+    `key` (of the optimizer step) and on the groups alone, not on the processes.
     """
     if batch is None or min_advantage == 0:
         return None
     size = batch.advantages.abs().amax(1).cpu()  # [B]
     probability = (size / min_advantage).clamp(LEAST, 1)
+    if batch.is_imitated is not None:  # with the advantage 0
+        probability = torch.where(batch.is_imitated.cpu(), torch.ones_like(probability), probability)
     chance = torch.empty_like(size)
     prompts = prompt_index_of(batch.group.cpu())
     for index in prompts.unique().tolist():

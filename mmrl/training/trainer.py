@@ -467,6 +467,7 @@ class Trainer:
         for number, prompt_indices in enumerate(parts):
             key = GroupKey(self.config.seed, iteration, number)
             rows, part = select_groups(batch, prompt_indices)
+            part = None if part is None else replace(part, step=number)
             views = views_of(self.loss, rollout, rows, part, key)
             importance = member_importance(part, self.config.updates.min_advantage, key)
             seen = self._in_memory(updater, partial(updater.accumulate, rollout, views, part, old, importance))

@@ -110,9 +110,9 @@ class Updater:
         # the loss itself is a sum, whatever it was divided by: every process adds its part, and all weights are 1
         share = torch.full((), 1 / self.processes.num_processes, device=self.processes.device)
         metrics = StepMetrics({"loss/total": torch.zeros_like(share)}, {"loss/total": share})
+        measured = self._measured_views(rollout, views, batches, old, metrics)
+        batches = self._with_step_mean(measured, batches, coefficients)
         with self._guarded():
-            measured = self._measured_views(rollout, views, batches, old, metrics)
-            batches = self._with_step_mean(measured, batches, coefficients)
             for number in range(self.processes.maximum(len(batches))):
                 if rollout is None or number >= len(batches):
                     self._dummy_view(old)
@@ -187,7 +187,8 @@ class Updater:
             assert rollout is not None, "a batch is of a rollout"
             recorded: Any = self.policy.recorded(rollout, view)
             own.append(Entries.of(recorded.log_prob(), batch))
-        chosen = select_everywhere(self.loss, Entries.join(own), self.processes).to(self.processes.device)
+        step = max((batch.step for batch in batches), default=0)  # a process without batches has nothing to select
+        chosen = select_everywhere(self.loss, Entries.join(own), self.processes, step).to(self.processes.device)
         parts = zip(batches, chosen.split([len(part.group) for part in own]), strict=True)
         return [
             replace(batch, selected=(batch.weight > 0).masked_scatter(batch.weight > 0, part)) for batch, part in parts
@@ -205,14 +206,15 @@ class Updater:
         if not isinstance(self.loss, StepAveraging):
             return []
         measured = []
-        for number in range(self.processes.maximum(len(batches))):
-            if rollout is None or number >= len(batches):
-                self._dummy_step(self.processes.maximum(0), old, learns=False)
-                continue
-            parts = micro_batches(self.policy, rollout, views[number], self.micro_batch)
-            most = self.processes.maximum(len(parts))
-            measured.append(self._measure(rollout, parts, batches[number], old, metrics) if parts else ())
-            self._dummy_step(most - len(parts), old, learns=False)
+        with self._guarded():
+            for number in range(self.processes.maximum(len(batches))):
+                if rollout is None or number >= len(batches):
+                    self._dummy_step(self.processes.maximum(0), old, learns=False)
+                    continue
+                parts = self._parts(rollout, views[number])
+                most = self.processes.maximum(len(parts))
+                measured.append(self._measure(rollout, parts, batches[number], old, metrics) if parts else ())
+                self._dummy_step(most - len(parts), old, learns=False)
         return measured
 
     def _with_step_mean(
@@ -228,6 +230,12 @@ class Updater:
         mean = self.processes.sum(mean)
         return [replace(batch, step_mean=mean.to(batch.weight.dtype)) for batch in batches]
 
+    def _parts(self, rollout: Rollout, view: View) -> Sequence[View]:
+        """Returns the micro-batches of a view, of which the largest one's network calls are noted."""
+        parts = micro_batches(self.policy, rollout, view, self.micro_batch)
+        self.num_calls = max([self.num_calls, *(part.num_calls for part in parts)])
+        return parts
+
     def _accumulate_view(
         self,
         rollout: Rollout,
@@ -238,8 +246,7 @@ class Updater:
     ) -> None:
         """Learns from one view with its batch and coefficients; `measures`: those that were measured already."""
         view, batch, coefficients = each
-        parts = micro_batches(self.policy, rollout, view, self.micro_batch)
-        self.num_calls = max([self.num_calls, *(part.num_calls for part in parts)])
+        parts = self._parts(rollout, view)
         if not parts:
             return self._dummy_view(old)
         most = self.processes.maximum(len(parts))

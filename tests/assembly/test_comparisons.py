@@ -38,6 +38,12 @@ def test_maxrl_refuses_rewards_below_zero() -> None:
     assert "'point_in_box' goes down to 0 with a weight of -1" in refused("lab/maxrl", negative)
 
 
+@pytest.mark.slow
+def test_an_advantage_with_a_state_of_totals_is_refused_in_a_mix_of_advantages() -> None:
+    given = ["advantage={name: value_at_risk, bundle: 1}", "mix={name: advantage_weighted}"]
+    assert "advantage 'value_at_risk' learns from the totals of a run" in refused("lab/gdpo", *given)
+
+
 UNBOUNDED = "[{name: running_normalised, reward: {name: point_in_box}}]"
 BOXES = "[{name: point_in_box, weight: 3}, {name: repetition, weight: 0.5}, {name: format_tags, weight: 0}]"
 

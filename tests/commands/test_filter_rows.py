@@ -158,6 +158,21 @@ def test_lines_of_a_text_are_written_as_rows_that_the_same_layout_reads(tmp_path
     assert (found.num_kept, found.num_rows, found.num_unjudged, found.num_equal) == (2, 3, 0, 1)
 
 
+def test_questions_that_are_inverted_stay_so_on_the_rows_that_are_left(tmp_path: Path) -> None:
+    options = ["(A) ran", "(B) sat", "(C) slept"]
+    lines = [
+        {"prompt": "\n".join([f"What did person {n} do?", *options]), "options": options, "answer": "B"}
+        for n in range(20)
+    ]
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    source = DatasetSettings(path=str(tmp_path / "rows.jsonl"), seed=7, inverted=0.5)
+    prompts = load_dataset_prompts(source)
+    found = own._written([source], [prompts], set(range(20)), tmp_path, [0.5] * 20)
+    assert not any("seed" in setting for setting in found.settings)
+    again = load_dataset_prompts(source.model_copy(update={"path": str(found.files[0])}))
+    assert {one.text for one in again} == {one.text for one in prompts}
+
+
 def test_one_answer_has_no_variance() -> None:
     with pytest.raises(ConfigError, match="--count must be at least 2, for a variance, got 1"):
         filter_rows(Request("lab/grpo", 1, 0), Path("none"), 0.0)

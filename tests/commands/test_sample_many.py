@@ -152,6 +152,15 @@ def test_a_folder_of_something_else_stays_as_it_is(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+def test_samples_beside_the_group_are_not_written(cli: CommandLine) -> None:
+    sampler = 'sampler={name: rethinking, max_tokens: 24, room: 4, triggers: ["1"]}'
+    ended = cli("sample", "lab/ssr", sampler, "loss.name=grpo_sft", "--sampler", "train",
+                "--prompts", "lab:screens/click_held_out", "--count", "2", "--out", "out")  # fmt: skip
+    assert (ended.code, ended.out) == (0, "1024 samples of 512 prompts: out/index.html\n"), ended.err
+    assert len({row["file"] for row in index_of("out")}) == 1024
+
+
+@pytest.mark.slow
 def test_all_prompts_of_a_file_are_sampled_and_what_is_there_is_not_sampled_again(
     cli: CommandLine, monkeypatch: pytest.MonkeyPatch
 ) -> None:

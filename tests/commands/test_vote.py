@@ -121,6 +121,8 @@ def test_a_criterion_is_shown_and_written_and_makes_other_tasks(tmp_path: Path) 
     for own in (plain, lit):
         own.answer(task_after(own), [0], 1.0)
     assert [vote.criterion for vote in read_votes(run / "votes.jsonl")] == ["", "how well it is <lit>"]
+    of_each = summary(read_votes(run / "votes.jsonl")).splitlines()
+    assert of_each[0] == "no criterion given:" and of_each[3] == "how well it is <lit>:" and len(of_each) == 6
     page = vote_page("pairs", "anna", "token", "how well it is <lit>")[0]
     assert "how well it is &lt;lit&gt;" in page and "follows the prompt" not in page
     assert "follows the prompt" in vote_page("grid", "anna", "token", "")[0]

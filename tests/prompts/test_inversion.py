@@ -89,6 +89,16 @@ def test_text_behind_the_options_and_options_without_letters_stay() -> None:
     assert got.target["options"]["AB".index(got.target["answer"])] == "a cat"
 
 
+def test_an_article_at_the_beginning_of_an_option_is_no_letter() -> None:
+    options = ["A dog", "A cat", "The bird"]
+    text = "\n".join(["What is this?", *options])
+    for seed in range(8):
+        got = inverted(Prompt(text, target={"options": options, "answer": "B"}), 1.0, seed)
+        assert got.target["is_inverted"] and set(got.target["options"]) <= set(options)
+        right = {got.target["options"]["ABC".index(one)] for one in got.target["answer"].split(", ")}
+        assert right <= {"A dog", "The bird"} and right
+
+
 def rows(folder: Path, count: int, **settings: object) -> list[Prompt]:
     path = folder / "rows.jsonl"
     lines = [

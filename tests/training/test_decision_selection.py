@@ -1,5 +1,7 @@
 """Decisions that a loss selects: the same ones however the work is cut, by the log-probs of sampling."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -9,6 +11,7 @@ from torch import Tensor
 
 from mmrl.core.keys import GroupKey
 from mmrl.losses.clip_cov import ClipCov
+from mmrl.losses.disco import Disco
 from mmrl.losses.kl_cov import KlCov
 from mmrl.training.decision_selection import Entries, select_everywhere
 from mmrl.training.processes import Processes
@@ -92,17 +95,48 @@ def _entries(groups: list[int]) -> Entries:
 
 @pytest.mark.parametrize("loss", [ClipCov(share=0.3, cov_low=-0.5, cov_high=9.0), KlCov(share=0.3)])
 def test_processes_change_nothing(loss: Any) -> None:
-    alone = select_everywhere(loss, _entries([0, 1, 2, 3, 4]), Processes())
+    alone = select_everywhere(loss, _entries([0, 1, 2, 3, 4]), Processes(), 0)
     assert 0 < alone.sum() < 15
     both = (_entries([3, 0]), _entries([1, 4, 2]))
-    parts = [select_everywhere(loss, both[number], cast(Any, _Two(both, number))) for number in (0, 1)]
+    parts = [select_everywhere(loss, both[number], cast(Any, _Two(both, number)), 0) for number in (0, 1)]
     by_group = dict(zip([3, 0, 1, 4, 2], torch.cat(parts).split(3), strict=True))
     assert torch.equal(torch.cat([by_group[group] for group in range(5)]), alone)
 
 
 def test_a_process_without_decisions_takes_part() -> None:
     nothing = Entries.join([])
-    assert select_everywhere(KlCov(), nothing, Processes()).tolist() == []
+    assert select_everywhere(KlCov(), nothing, Processes(), 0).tolist() == []
     both = (nothing, _entries([0, 1]))
-    assert select_everywhere(KlCov(), nothing, cast(Any, _Two(both, 0))).tolist() == []
-    assert select_everywhere(KlCov(), both[1], cast(Any, _Two(both, 1))).sum() == 1
+    assert select_everywhere(KlCov(), nothing, cast(Any, _Two(both, 0)), 0).tolist() == []
+    assert select_everywhere(KlCov(), both[1], cast(Any, _Two(both, 1)), 0).sum() == 1
+
+
+def test_each_optimizer_step_has_a_random_selection_of_its_own() -> None:
+    loss, entries = ClipCov(share=0.3, cov_low=-99.0, cov_high=99.0), _entries([0, 1, 2, 3, 4])
+    found = [select_everywhere(loss, entries, Processes(), step).tolist() for step in (0, 0, 1, 2, 3, 4)]
+    assert found[0] == found[1] and any(found[0] != other for other in found[2:])
+
+
+class _OneByOne(Processes):
+    """Knows nothing of others, and refuses a sum while another process may have failed."""
+
+    depth = 0
+
+    @contextmanager
+    def lockstep(self) -> Iterator[None]:
+        self.depth += 1
+        with super().lockstep():
+            yield
+        self.depth -= 1
+
+    def sum(self, values: Tensor) -> Tensor:
+        assert self.depth == 0, "the processes that failed wait elsewhere"
+        return super().sum(values)
+
+
+@pytest.mark.parametrize("loss", [Disco(), *LOSSES], ids=["disco", "clip_cov", "kl_cov"])
+def test_no_sum_waits_for_a_process_that_failed(loss: Any) -> None:
+    policy, rollout = toy_rollout()
+    updater = Updater(policy, loss, _OneByOne(), 2)
+    views = loss.views(rollout, ROWS, GroupKey(0, 0, 0))
+    assert updater.accumulate(rollout, views, loss_batch(rollout), "recorded") is not None and updater.num_calls > 0

@@ -12,6 +12,7 @@ from mmrl.core.keys import GroupKey
 from mmrl.losses.grpo import Grpo
 from mmrl.losses.grpo_sft import GrpoSft
 from mmrl.training.imitation import with_imitated
+from mmrl.training.member_sampling import member_importance
 from mmrl.training.minibatches import batch_of
 from mmrl.training.processes import Processes
 from mmrl.training.replay import _joined
@@ -57,6 +58,24 @@ def test_the_first_right_ones_of_each_group_are_imitated() -> None:
     assert metrics == {"imitation/candidates": 5.0, "imitation/right": 3.0, "imitation/samples": 2.0}
     assert batch.weight[:, 0].tolist() == [1, 1, 1, 0, 0, 1, 1, 0, 1, 0]
     assert _batch(GrpoSft())[1]["imitation/samples"] == 3.0
+
+
+def test_of_a_group_that_is_dropped_nothing_is_imitated() -> None:
+    dropped = replace(_collected(), kept=[0])
+    batch, metrics = with_imitated(
+        dropped, batch_of(dropped, GrpoAdvantage(), torch.device("cpu")), GrpoSft(), Processes()
+    )
+    assert batch is not None and batch.is_imitated is not None
+    assert batch.is_imitated.nonzero()[:, 0].tolist() == [2, 4]
+    assert metrics == {"imitation/candidates": 5.0, "imitation/right": 2.0, "imitation/samples": 2.0}
+
+
+def test_a_small_advantage_leaves_out_no_sample_to_imitate() -> None:
+    batch, _ = _batch(GrpoSft())
+    assert batch.is_imitated is not None
+    for number in range(20):
+        importance = member_importance(batch, 0.5, GroupKey(0, number, 0))
+        assert importance is not None and importance[batch.is_imitated].flatten().tolist() == [1.0] * 3
 
 
 def test_they_change_no_advantage_and_have_none() -> None:

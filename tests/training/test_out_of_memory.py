@@ -12,6 +12,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from mmrl.losses.disco import Disco
 from mmrl.losses.gspo import Gspo
 from mmrl.modalities.tokens.generation import AnswerGenerator
 from mmrl.system.out_of_memory import OutOfMemory, in_halves
@@ -46,7 +47,7 @@ def run_of(folder: Path, *, micro_batch: int, loss: Any = None, **changes: Any) 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("loss", [None, Gspo()], ids=["decisions", "paths"])
+@pytest.mark.parametrize("loss", [None, Gspo(), Disco()], ids=["decisions", "paths", "step"])
 def test_a_step_without_memory_is_begun_again_in_halves_with_the_same_result(
     loss: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
