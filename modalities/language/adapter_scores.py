@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from mmrl.core.contracts import ConfigError
 
@@ -54,7 +54,8 @@ class RewardAdapters:
             return
         config, tensors = _loaded(path)
         weight, bias = _head_of(path, tensors)
-        size = self.model.get_input_embeddings().weight.shape[1]
+        embeddings = self.model.get_input_embeddings().weight
+        size, device = embeddings.shape[1], embeddings.device
         if len(weight) != size:
             raise ConfigError(f"reward adapter {path}: its head reads {len(weight)} numbers, the policy has {size}")
         name, before = f"reward_{len(self._added)}", [(one, one.requires_grad) for one in self.model.parameters()]
@@ -68,9 +69,10 @@ class RewardAdapters:
             self._switch_to(POLICY, before)
         own = {_saved_name(one, name): (one, p) for one, p in self.model.named_parameters() if f".{name}" in one}
         _check_fits(path, own, tensors)
-        for key, (_, parameter) in own.items():
-            parameter.requires_grad_(False)
-            parameter.data = tensors[key].to(parameter.device, torch.float32)
+        for key, (one, _) in own.items():
+            place, _, leaf = one.rpartition(".")
+            value = nn.Parameter(tensors[key].to(device, torch.float32), requires_grad=False)
+            setattr(self.model.get_submodule(place), leaf, value)
         self.model.eval()  # new layers begin in training mode, with the dropout of the reward model's own training
         leave_casts_to_autocast(self.model)
         for layer in adapter_layers(self.model):
