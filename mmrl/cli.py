@@ -2,6 +2,7 @@
 
 import json
 import os
+import shlex
 import shutil
 import signal
 import sys
@@ -341,7 +342,7 @@ def filter_data(
         is_begun = (folder / "samples.jsonl").is_file()
         raise _Stopped(f"; the same command goes on in {folder}" if is_begun else "") from error
     print(found)
-    print("train on the rest with:", *found.settings)
+    print("train on the rest with:", shlex.join([*(overrides or []), *found.settings]))
 
 
 @app.command()

@@ -38,7 +38,9 @@ class Stratified(Wrapper):
     group; RunError where there is no such reward.
     """
 
-    by: str = TURNS  # what makes a stratum: `turns` of the episode, or the label of a reward that counts
+    by: Annotated[str, Field(min_length=1)] = (
+        TURNS  # what makes a stratum: `turns` of the episode, or the label of a reward that counts
+    )
     alpha: Annotated[float, Field(ge=0, le=1)] = 0.5  # weight of the comparison within a stratum; 0: the group alone
     inner: Advantage = field(default_factory=Grpo)  # the section of the advantage in a stratum and in the group
 

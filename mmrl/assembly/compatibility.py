@@ -375,7 +375,8 @@ def _check_comparison(config: RunConfig, parts: Parts, plan: GroupPlan) -> None:
     if missing := sorted(declared.requires_rewards - labels):
         hint = near(missing[0], labels)
         raise ConfigError(
-            f"advantage {name!r} requires the rewards {', '.join(missing)}: add them, with weight 0{hint}"
+            f"advantage {name!r} requires the rewards {', '.join(missing)}: add them, with weight 0{hint}; "
+            f"the rewards are {', '.join(sorted(labels))}"
         )
     mix = MixDeclaration.of(parts.scorer.mix)
     if mix.is_of_advantages and isinstance(advantage, Stateful):

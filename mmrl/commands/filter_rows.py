@@ -72,15 +72,41 @@ def filter_rows(request: Request, out: Path, variance: float, most: int | None =
         sets = [readable(reader, load_prompts(source, scorer.demands), source) for source in sources]
         prompts = [prompt for own in sets for prompt in own]
         identity = request.identity(trainer.config, prompts)
-        totals = {entry["number"]: entry["totals"] for entry in entries_before(out, identity)}
+        totals = _totals_before(out, entries_before(out, identity), len(prompts), request.count)
         begin(out, identity, {number: [_entry(number, prompts, own)] for number, own in totals.items()})
         totals |= _sampled(request, trainer, weights, prompts, totals.keys(), out)
     spreads = [_variance(totals[number]) for number in range(len(prompts))]
     kept = chosen(spreads, variance, most)
     if not kept:
+        for path in out.glob("train*.jsonl"):  # of a smaller variance: nobody may train on them by mistake
+            path.unlink()
         largest = max((one for one in spreads if one is not None), default=None)
         raise RunError(f"no row has rewards of a variance above {variance:g}; the largest is {largest}")
     return _written(sources, sets, kept, out, spreads)
+
+
+def _totals_before(
+    out: Path, entries: Sequence[Mapping[str, Any]], num_prompts: int, count: int
+) -> dict[int, list[float | None]]:
+    """Returns the totals of the prompts that were sampled before.
+
+    Raises ConfigError, with its line, for a damaged one.
+    """
+    found: dict[int, list[float | None]] = {}
+    for line, entry in enumerate(entries, 1):
+        number, totals = entry["number"], entry.get("totals")
+        is_whole = isinstance(totals, list) and len(totals) in (0, count) and all(map(_is_total, totals))
+        if not is_whole or not 0 <= number < num_prompts:
+            raise ConfigError(
+                f"{out / INDEX}, line {line} is damaged: it needs a 'number' below {num_prompts} and 'totals', {count} "
+                "finite numbers or null; remove the folder, or give another --out"
+            )
+        found[number] = list(totals or ())
+    return found
+
+
+def _is_total(value: object) -> bool:
+    return value is None or (isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value))
 
 
 def chosen(spreads: Sequence[float | None], variance: float, most: int | None) -> set[int]:

@@ -4,7 +4,7 @@ import hashlib
 import json
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -116,6 +116,7 @@ def _carded(
     """Runs the suite and returns its card, which the main process writes."""
     processes, prompts, settings = evaluator.processes, evaluator.prompts, suite.settings
     kinds = _kinds(settings, prompts)
+    _check_only(settings, kinds)
     chosen = spread(len(prompts), TINY_PROMPTS * len(sources) if wanted.is_tiny else wanted.limit)
     if len(chosen) <= ALL_SAVED and len(chosen) < len(prompts):
         evaluator = replace(evaluator, saved_samples=len(prompts))
@@ -271,6 +272,15 @@ def _kinds(suite: SuiteSettings, prompts: Sequence[Prompt]) -> dict[str, dict[in
                     f"({prompt.source or prompt.text[:80]})"
                 )
     return {field: {n: str(one.target[field]) for n, one in enumerate(prompts)} for field in suite.kind_fields}
+
+
+def _check_only(suite: SuiteSettings, kinds: Mapping[str, Mapping[int, str]]) -> None:
+    """Raises ConfigError for a number of kinds that no prompt has."""
+    for name, number in {"number": suite.number, **{f"also.{name}": one for name, one in suite.also.items()}}.items():
+        there = set() if number.by is None else set(kinds[number.by].values())
+        if unknown := sorted(set(number.only) - there):
+            listed = ", ".join(sorted(there)[:20])
+            raise ConfigError(f"{name}.only: no prompt has the {number.by} {unknown[0]!r}; there are {listed}")
 
 
 @contextmanager

@@ -146,7 +146,8 @@ def _value(card: Mapping[str, Any]) -> str:
 
 def _interval(card: Mapping[str, Any]) -> str:
     if card["interval"] is None:
-        return "no sample could be judged"
+        judged = card["prompts_tested"] * card["samples_per_prompt"] - card["failures"]
+        return "no sample that was judged counts" if judged > 0 else "no sample could be judged"
     low, high = map(_digits, card["interval"])
     return f"{LEVEL:.0%} interval {low} to {high} (bootstrap over {card['prompts']} prompts)"
 

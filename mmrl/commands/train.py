@@ -33,7 +33,7 @@ from mmrl.run_directory import checkpoint_files, start
 from mmrl.run_directory.lock import RunLock
 from mmrl.run_directory.saved_state import check_state
 from mmrl.scoring.scorer import Scorer
-from mmrl.system.errors import describe, shortened
+from mmrl.system.errors import describe, in_one_line
 from mmrl.system.files import replace_file, whole_folder
 from mmrl.system.last_resort import LastResort
 from mmrl.system.progress_bars import Counter, TrainingBar
@@ -142,6 +142,8 @@ def _train(
     tracking = trainer.tracking.open(path, settings, kept, is_evaluated=is_evaluated)
     with tracking, _stop_on_signal(trainer, last_resort) as received, _leaving_its_failure(trainer, path):
         if trainer.processes.is_main:
+            if (path / FAILURE).is_dir():
+                raise ConfigError(f"{path / FAILURE} is a folder, where a run writes a file; remove it")
             (path / FAILURE).unlink(missing_ok=True)  # of an earlier start
             if resume:  # only now: settings that fail must not stay in the run directory
                 start.update_config(path, config)
@@ -178,8 +180,8 @@ def _leaving_its_failure(trainer: Trainer, path: Path) -> Iterator[None]:
 
 def failure_of(error: Exception) -> RunFailure:
     """Returns an error that ended a run as its files name it."""
-    is_ours = isinstance(error, ConfigError | RunError)
-    return RunFailure(type(error).__name__, str(error) if is_ours else shortened(describe(error)))
+    reason = str(error) if isinstance(error, ConfigError | RunError) else describe(error)
+    return RunFailure(type(error).__name__, in_one_line(reason))
 
 
 def _scorers(trainer: Trainer) -> list[Scorer]:

@@ -53,7 +53,7 @@ class VoteSettings:
         is_name = 0 < len(self.voter) <= LONGEST_NAME and self.voter.isprintable() and self.voter.strip() == self.voter
         if not is_name:
             raise ConfigError(f"--voter needs a name of 1 to {LONGEST_NAME} printable characters, got {self.voter!r}")
-        if len(self.criterion) > LONGEST_CRITERION or not self.criterion.isprintable():
+        if len(self.criterion) > LONGEST_CRITERION or not self.criterion.isprintable() or self.criterion.isspace():
             kind = f"a text of at most {LONGEST_CRITERION} printable characters"
             raise ConfigError(f"--criterion needs {kind}, got {self.criterion!r:.400}")
         if not 2 <= self.size <= MOST_SHOWN:

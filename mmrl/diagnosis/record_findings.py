@@ -22,7 +22,8 @@ def of_record(run: Path, record: Record, config: RunConfig) -> Iterator[Finding]
 def of_failure(failure: RunFailure, iteration: int, config: RunConfig) -> Finding | None:
     """Returns the finding on an error that ended a run in an iteration; None for one that names its remedy itself."""
     if failure.kind == UnjudgedError.__name__:
-        remedy = "lower optimizer.learning_rate by 10" if "NaN" in failure.reason else "mend the reward by its message"
+        is_of_policy = "NaN or infinity" in failure.reason  # in what it made
+        remedy = "lower optimizer.learning_rate by 10" if is_of_policy else "mend the reward by its message"
         return Finding(iteration, "rewards_fail", "fatal", failure.reason, None, remedy)
     if failure.kind == DivergedWeightsError.__name__:
         rate = config.optimizer.learning_rate

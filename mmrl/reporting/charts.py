@@ -14,7 +14,7 @@ from importlib.resources import files
 from itertools import accumulate
 from typing import Any
 
-from mmrl.reporting.formatting import shown_text, without_directions
+from mmrl.reporting.formatting import shown_text, without_hidden
 from mmrl.reporting.record import Series
 
 ITERATION = "iteration"  # the usual horizontal axis
@@ -133,7 +133,7 @@ def _numbers(line: Line) -> dict[str, Any]:
     places = {"x": [line.series.iterations[row] for row in chosen]}
     if line.others:
         places["xs"] = [[float(f"{place[row]:.7g}") for row in chosen] for place in line.others]  # type: ignore[misc]
-    return {"name": without_directions(line.name), "colour": line.colour, **places, **shown}
+    return {"name": without_hidden(line.name), "colour": line.colour, **places, **shown}
 
 
 def _px(value: float) -> str:

@@ -7,7 +7,8 @@ from typing import Any
 
 MINUS = "\N{MINUS SIGN}"
 NOTHING = "\N{EN DASH}"
-DIRECTIONS = re.compile("[\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]")  # of Unicode's bidirectional algorithm
+# marks of Unicode's bidirectional algorithm, and control characters but tabs and ends of lines
+HIDDEN = re.compile("[\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
 
 
 def number(value: Any) -> str:
@@ -26,17 +27,18 @@ def breakable(name: str) -> str:
     """Returns a name as HTML in which lines break behind `_`, `:`, `.` and `/`, and not elsewhere in a word
     that fits.
     """
-    return re.sub("([_:./])", r"\1<wbr>", without_directions(escape(name, quote=False)))
+    return re.sub("([_:./])", r"\1<wbr>", without_hidden(escape(name, quote=False)))
 
 
 def shown_text(text: str) -> str:
-    """Returns a text of anybody's as HTML; marks that would turn the direction of the page's text are written out."""
-    return without_directions(escape(text))
+    """Returns a text of anybody's as HTML; control characters, and marks that would turn the direction of
+    the page's text, are written out."""
+    return without_hidden(escape(text))
 
 
-def without_directions(text: str) -> str:
-    """Returns a text with the marks of direction written out."""
-    return DIRECTIONS.sub(lambda mark: f"\\u{ord(mark[0]):04x}", text)
+def without_hidden(text: str) -> str:
+    """Returns a text with control characters and the marks of direction written out."""
+    return HIDDEN.sub(lambda mark: f"\\u{ord(mark[0]):04x}", text)
 
 
 def count(value: float) -> str:

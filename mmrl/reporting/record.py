@@ -3,13 +3,14 @@
 import math
 import re
 from array import array
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from mmrl.reporting.metric_names import renamed
-from mmrl.system.errors import ConfigError
+from mmrl.system.errors import ConfigError, in_one_line
 from mmrl.system.files import parse_json, read_plain
 from mmrl.system.yaml_text import parse_yaml
 
@@ -157,10 +158,12 @@ def _read_summary(path: Path) -> dict[str, Any]:
 def _read_failure(path: Path) -> RunFailure | None:
     if not path.exists():
         return None
-    kind, reason = (read_object(path, read_bytes(path)).get(name) for name in ("kind", "reason"))
+    kind = reason = None
+    with suppress(ConfigError):  # a note, which must not take the numbers of the run with it
+        kind, reason = (read_object(path, read_bytes(path)).get(name) for name in ("kind", "reason"))
     if not isinstance(kind, str) or not isinstance(reason, str):
-        raise ConfigError(f"{path} is damaged: it must hold the texts 'kind' and 'reason'")
-    return RunFailure(kind, reason)
+        return RunFailure("", f"what {FAILURE} says cannot be read")
+    return RunFailure(kind, in_one_line(reason))
 
 
 def _read_metrics(path: Path) -> dict[str, Series]:

@@ -15,6 +15,11 @@ def shortened(message: str) -> str:
     return "\n".join(map(_short_line, message.split("\n")))
 
 
+def in_one_line(message: str) -> str:
+    """Returns a message as one line, without its middle where it is too long."""
+    return _short_line(" ".join(message.split()))
+
+
 def _short_line(line: str) -> str:
     if len(line) <= LONGEST_LINE:
         return line

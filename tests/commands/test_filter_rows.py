@@ -4,6 +4,7 @@ import base64
 import json
 from datetime import date
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -92,6 +93,7 @@ def test_rows_of_equal_answers_are_left_out_and_the_rest_is_trained_on(cli: Comm
     assert json.loads(Path("kept/train.jsonl").read_text()) == ROWS[2], "of equal ones the first"
     ended = cli("filter", "mine.yaml", "--variance", "0.25", "--count", "4", "--out", "kept")
     assert ended.code == 1 and "no row has rewards of a variance above 0.25; the largest is 0.25" in ended.err
+    assert not Path("kept/train.jsonl").exists(), "rows of a smaller variance"
     ended = cli("filter", "mine.yaml", "--variance", "0.1", "--count", "3", "--out", "kept")
     assert ended.code == 2 and "samples of another request, which differs in count 4, now 3" in ended.err
 
@@ -171,6 +173,25 @@ def test_questions_that_are_inverted_stay_so_on_the_rows_that_are_left(tmp_path:
     assert not any("seed" in setting for setting in found.settings)
     again = load_dataset_prompts(source.model_copy(update={"path": str(found.files[0])}))
     assert {one.text for one in again} == {one.text for one in prompts}
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        {"number": 2, "totals": [1.0, 0.0]},
+        {"number": -1, "totals": [1.0, 0.0]},
+        {"number": 0},
+        {"number": 0, "totals": "<b>"},
+        {"number": 0, "totals": [1.0]},
+        {"number": 0, "totals": [float("inf"), 1.0]},
+        {"number": 0, "totals": [True, None]},
+    ],
+)
+def test_a_damaged_line_of_totals_is_named(entry: dict[str, Any]) -> None:
+    with pytest.raises(
+        ConfigError, match=r"samples\.jsonl, line 2 is damaged: it needs a 'number' below 2 and 'totals'"
+    ):
+        own._totals_before(Path("out"), [{"number": 1, "totals": [0.5, None]}, entry], 2, 2)
 
 
 def test_one_answer_has_no_variance() -> None:

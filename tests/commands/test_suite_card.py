@@ -4,7 +4,9 @@ from typing import Any
 
 import pytest
 
+from mmrl.commands.suite import _check_only
 from mmrl.commands.suite_card import markdown, numbers_of, shown
+from mmrl.core.contracts import ConfigError
 from mmrl.core.suites import NumberSettings, SuiteSettings, load_suite
 from mmrl.run_directory.suite_results import SampleResult
 from mmrl.system.progress_bars import Screen
@@ -89,7 +91,7 @@ def test_a_suite_of_which_nothing_could_be_judged_has_a_card_that_says_so() -> N
     settings = SuiteSettings(**SETTINGS, number=NumberSettings(of="one"))
     nothing = numbers_of(settings, [SampleResult(0, 0, "a", {"one": None, "two": None}, None, "why")], KINDS)
     assert nothing["number"] is None
-    assert "**none**, no sample could be judged" in markdown(card(**nothing))
+    assert "**none**, no sample could be judged" in markdown(card(failures=2, **nothing))
 
 
 def test_a_card_of_a_suite_that_went_on_says_of_how_many_prompts_its_time_is() -> None:
@@ -110,6 +112,17 @@ def test_cards_are_markdown_in_a_pipe_and_laid_out_on_a_terminal(
     shown([one])
     laid_out = capsys.readouterr().out
     assert "A_title" in laid_out and "**" not in laid_out and "\x1b[2J" not in laid_out
+
+
+def test_a_number_without_a_sample_that_counts_says_so() -> None:
+    nothing = numbers({"of": "one", "by": "kind", "only": ["y"], "least": 0.5})
+    assert "**none**, no sample that was judged counts" in markdown(card(**nothing))
+
+
+def test_a_kind_that_no_prompt_has_is_refused_before_anything_is_sampled() -> None:
+    wrong = SuiteSettings(**SETTINGS | {"number": {"of": "one"}, "also": {"x": {"by": "kind", "only": ["x", "zz"]}}})
+    with pytest.raises(ConfigError, match=r"also\.x\.only: no prompt has the kind 'zz'; there are x, y"):
+        _check_only(wrong, KINDS)
 
 
 def test_texts_of_data_are_no_markup() -> None:

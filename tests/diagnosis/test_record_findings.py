@@ -8,10 +8,9 @@ from typing import Any
 import pytest
 
 from mmrl.core.config import RunConfig, load_config
-from mmrl.core.contracts import ConfigError
-from mmrl.diagnosis.record_findings import of_record
+from mmrl.diagnosis.record_findings import of_failure, of_record
 from mmrl.reporting.findings import Finding
-from mmrl.reporting.record import read_record
+from mmrl.reporting.record import RunFailure, read_record
 from mmrl.run_directory.lock import RunLock, this_process
 
 
@@ -51,7 +50,7 @@ def test_a_run_that_ended_early_is_named_with_how(summary: dict[str, Any] | None
     [
         ("RunError", "the disk is full", ["ended_early"]),
         ("DivergedWeightsError", "the weights diverged", ["learning_rate_too_high", "ended_early"]),
-        ("UnjudgedError", "3 of 4 samples failed: NaN", ["rewards_fail", "ended_early"]),
+        ("UnjudgedError", "3 of 4 samples failed: images hold NaN or infinity", ["rewards_fail", "ended_early"]),
     ],
 )
 def test_an_error_that_ended_a_run_is_named_with_its_cause(
@@ -68,11 +67,20 @@ def test_an_error_that_ended_a_run_is_named_with_its_cause(
         assert ("begins again" in named[-1].remedy) is (kind != "DivergedWeightsError")
 
 
-def test_a_failure_that_is_damaged_is_an_error(tmp_path: Path) -> None:
+def test_a_failure_that_is_damaged_or_long_takes_nothing_with_it(tmp_path: Path) -> None:
     for content in ("", "[]", '{"kind": "RunError"}', '{"kind": 1, "reason": "x"}'):
         (tmp_path / "failure.json").write_text(content)
-        with pytest.raises(ConfigError, match=r"failure\.json"):
-            findings(tmp_path, config(), LINES)
+        (one,) = findings(tmp_path, config(), LINES)
+        assert "an error ended it: what failure.json says cannot be read" in one.cause
+    (tmp_path / "failure.json").write_text(json.dumps({"kind": "RunError", "reason": "a\nb" + "x" * 10**6}))
+    (one,) = findings(tmp_path, config(), LINES)
+    assert "an error ended it: a b" in one.cause and "\n" not in one.cause and len(one.cause) < 2200
+
+
+def test_a_word_of_a_message_is_not_taken_for_the_policy_s_own_numbers() -> None:
+    for reason, remedy in (("no file BaNaNa.png", "mend the reward"), ("images hold NaN or infinity", "lower opt")):
+        found = of_failure(RunFailure("UnjudgedError", reason), 1, config())
+        assert found is not None and found.remedy.startswith(remedy)
 
 
 def test_a_run_without_a_checkpoint_begins_again(tmp_path: Path) -> None:

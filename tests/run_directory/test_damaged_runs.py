@@ -67,6 +67,7 @@ GOES_ON = {  # where there is something left to do without the file, or the part
     ("resume", "metrics.jsonl"): ("half", "empty"),  # lines that lack are counted
     ("report", "metrics.jsonl"): ("half",),  # a last line that a kill cut short
     ("report", "config.yaml"): [damage for damage in DAMAGES if damage != "no UTF-8"],  # its text is shown as it is
+    ("report", "failure.json"): "any",  # a note
     ("report", "summary.json"): ("fields",),  # what it lacks is taken from the metrics
     ("report", "samples/000002/00.png"): "any",  # the picture is left out
     ("score", "samples/000002/00.png"): "any",  # it is counted as one that could not be judged
