@@ -270,7 +270,8 @@ def assert_same_run(one: Path, two: Path, iteration: int = 3, *, processes: int 
     for line, other in zip(lines, lines_of_two, strict=True):
         assert_same_metrics(line, other)
         for name in line:
-            if name.startswith(("calls/", "groups/", "iteration")):
+            # all but a variance of rewards, which are rounded in another order
+            if name.startswith(("calls/", "groups/", "iteration")) and name != "groups/difficulty_weight":
                 assert other[name] == line[name], name
     assert _files(one) == _files(two)
     for group, other in zip(_groups(one), _groups(two), strict=True):

@@ -55,7 +55,10 @@ def read_back(text: str, like: Any) -> Any:
     value = yaml.safe_load(text.strip("`").replace(r"\|", "|"))
     if isinstance(like, float):
         return float(value)  # YAML reads 1e-05 as text
-    return tuple(float(one) if isinstance(one, str) else one for one in value) if isinstance(like, tuple) else value
+    if not isinstance(like, tuple):
+        return value
+    are_numbers = not any(isinstance(one, str) for one in like)
+    return tuple(float(one) if are_numbers and isinstance(one, str) else one for one in value)
 
 
 @pytest.mark.slow

@@ -16,8 +16,8 @@ from tests.parameters import in_one_test
 OPTIONS = ["(A) lied on", "(B) took", "(C) put down", "(D) washed"]
 
 
-def asked(question: str = "What did the person do with the clothes?", answer: object = "C") -> Prompt:
-    return Prompt("\n".join([question, *OPTIONS]), target={"options": OPTIONS, "answer": answer, "task": "choice"})
+def question(text: str = "What did the person do with the clothes?", answer: object = "C") -> Prompt:
+    return Prompt("\n".join([text, *OPTIONS]), target={"options": OPTIONS, "answer": answer, "task": "choice"})
 
 
 @in_one_test(
@@ -43,7 +43,7 @@ def test_a_question_is_negated_at_its_verb(question: str, expected: str | None) 
 def test_every_option_changes_its_truth_and_the_letters_are_in_order() -> None:
     truth, sizes, firsts = {"lied on", "took", "washed"}, set[int](), set[str]()
     for seed in range(60):
-        got = inverted(asked(), 1.0, seed)
+        got = inverted(question(), 1.0, seed)
         head, *lines = got.text.split("\n")
         assert head == "What didn't the person do with the clothes?" and lines == got.target["options"]
         assert [line[:4] for line in lines] == [f"({letter}) " for letter in "ABCD"[: len(lines)]]
@@ -57,7 +57,7 @@ def test_every_option_changes_its_truth_and_the_letters_are_in_order() -> None:
 
 
 def test_a_question_with_several_right_options_is_inverted_as_well() -> None:
-    got = inverted(asked(answer="<A>, C".replace("<A>", "A")), 1.0, 3)
+    got = inverted(question(answer="<A>, C".replace("<A>", "A")), 1.0, 3)
     right = {got.target["options"]["ABCD".index(one)][4:] for one in got.target["answer"].split(", ")}
     assert right <= {"took", "washed"} and right
 
@@ -65,12 +65,12 @@ def test_a_question_with_several_right_options_is_inverted_as_well() -> None:
 @in_one_test(
     "prompt",
     [
-        asked("Why did he run?"),
-        asked(answer="A, B, C, D"),  # nothing would be right
-        asked(answer="put down"),
-        asked(answer=("A", 3)),
-        asked(answer="E"),
-        replace(asked(), text="What did he do?"),  # its options are not shown
+        question("Why did he run?"),
+        question(answer="A, B, C, D"),  # nothing would be right
+        question(answer="put down"),
+        question(answer=("A", 3)),
+        question(answer="E"),
+        replace(question(), text="What did he do?"),  # its options are not shown
         Prompt("What did he do?", target={"answer": "A"}),
         Prompt("What did he do?", target={"answer": "A", "options": {"A": "x", "B": "y"}}),
         Prompt("What did he do?", target={"answer": "A", "options": []}),

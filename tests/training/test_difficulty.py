@@ -34,7 +34,7 @@ class GreyClip:
 
 
 CLIP: Any = GreyClip()
-ASKED = Prompt("How many?", target={"answer": "3", "several": ["x", "y"], "none": " "}, clips=(CLIP,))
+QUESTION = Prompt("How many?", target={"answer": "3", "several": ["x", "y"], "none": " "}, clips=(CLIP,))
 
 
 def test_difficulty_is_the_mean_of_the_last_groups_minus_the_own_by_hand() -> None:
@@ -58,11 +58,11 @@ def joined(scores: Any, more: list[float], group: int) -> Any:
 
 
 def test_a_guide_names_the_right_answer() -> None:
-    found = guide(ASKED, "answer")
-    assert found is not None and found == replace(ASKED, text="How many?\n" + GUIDE.format(answer="3"))
-    several = guide(ASKED, "several")
+    found = guide(QUESTION, "answer")
+    assert found is not None and found == replace(QUESTION, text="How many?\n" + GUIDE.format(answer="3"))
+    several = guide(QUESTION, "several")
     assert several is not None and "x, y" in several.text
-    assert guide(ASKED, "none") is None and guide(ASKED, "absent") is None
+    assert guide(QUESTION, "none") is None and guide(QUESTION, "absent") is None
 
 
 @in_one_test(
@@ -76,18 +76,18 @@ def test_a_guide_names_the_right_answer() -> None:
     ],
 )
 def test_a_cue_is_the_beginning_of_the_thought(text: str, share: float, cue: str) -> None:
-    found = cued(ASKED, text, share)
-    assert found == replace(ASKED, text="How many?\n" + CUE.format(cue=cue))
+    found = cued(QUESTION, text, share)
+    assert found == replace(QUESTION, text="How many?\n" + CUE.format(cue=cue))
 
 
 def test_without_a_thought_there_is_no_cue() -> None:
-    assert cued(ASKED, "<answer>3</answer>", 1.0) is None and cued(ASKED, "<think> </think>", 1.0) is None
-    assert cued(ASKED, "", 1.0) is None
+    assert cued(QUESTION, "<answer>3</answer>", 1.0) is None and cued(QUESTION, "<think> </think>", 1.0) is None
+    assert cued(QUESTION, "", 1.0) is None
 
 
 def test_noise_has_the_standard_deviation_and_depends_on_its_key_alone() -> None:
-    found = noisy(ASKED, 0.05, 1, 2, "noise")
-    assert found is not None and found == noisy(ASKED, 0.05, 1, 2, "noise") != noisy(ASKED, 0.05, 1, 3, "noise")
+    found = noisy(QUESTION, 0.05, 1, 2, "noise")
+    assert found is not None and found == noisy(QUESTION, 0.05, 1, 2, "noise") != noisy(QUESTION, 0.05, 1, 3, "noise")
     (clip,) = found.clips
     sampling = FrameSampling(num_frames=2)
     frames = clip.load(sampling)
@@ -101,7 +101,7 @@ def test_noise_has_the_standard_deviation_and_depends_on_its_key_alone() -> None
         cache(CLIP).pixels, CLIP.load(sampling).pixels
     )
     assert cache.num_decoded == 1
-    assert noisy(ASKED, 0.0, 1) is None and noisy(replace(ASKED, clips=()), 0.1, 1) is None
+    assert noisy(QUESTION, 0.0, 1) is None and noisy(replace(QUESTION, clips=()), 0.1, 1) is None
 
 
 @dataclass
