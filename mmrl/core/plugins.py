@@ -229,6 +229,9 @@ def refuse_half(kind: Kind, name: str, plugin: Any, where: str = "") -> None:
                 raise ConfigError(f"{wrong}{near(got, allowed)}")
 
 
+_PLAIN = ("float_type", "int_type", "bool_type", "string_type")  # of values that are no sections
+
+
 def explain(error: ValidationError, place: str, owner: type, beside: Sequence[str] = ()) -> str:
     """Returns one line per problem: what was wrong, what was got, what is allowed.
 
@@ -243,6 +246,12 @@ def explain(error: ValidationError, place: str, owner: type, beside: Sequence[st
     problems = error.errors(include_url=False)
     for problem in problems:
         location = problem["loc"]
+        if (
+            isinstance(problem["input"], Mapping)
+            and problem["type"] in _PLAIN
+            and _has_inner(location, problems, owner)
+        ):
+            continue  # a section was meant, of which something else is wrong
         if problem["type"] == "too_short" and any(location == other["loc"][:-1] for other in problems):
             continue  # pydantic counts only the valid items
         if problem["type"] in ("extra_forbidden", "unexpected_keyword_argument"):
@@ -264,6 +273,13 @@ def explain(error: ValidationError, place: str, owner: type, beside: Sequence[st
     for (where, allowed), all_wrong in unknown.items():
         lines.append(f"{where} has no field {' and no '.join(all_wrong)}; its fields are {allowed}")
     return "\n".join(lines)
+
+
+def _has_inner(location: tuple[int | str, ...], problems: Sequence[Any], owner: type) -> bool:
+    """Returns whether a problem lies inside of the section at a location."""
+    path = _locate(location, owner)[0]
+    inner = (_locate(other["loc"][:-1], owner)[0] for other in problems if other["loc"] != location)
+    return any(other[: len(path)] == path for other in inner)
 
 
 def _range_refusal(where: str, owner: type, problem: Any) -> str | None:
@@ -365,11 +381,16 @@ def _locate(location: tuple[int | str, ...], owner: type) -> tuple[list[str], li
     Pydantic's location also holds the branches of unions that it tried, such as `list[float]`; these are left out.
     """
     path: list[str] = []
-    classes = [owner]
+    classes, is_key = [owner], False  # whether the next part is a name in a section of names
     for part in location:
+        if is_key:
+            path.append(str(part))
+            is_key = False
+            continue
         holder = next((cls for cls in classes if part in _settings(cls)), None)
         if holder is not None:
-            classes = _classes_in(_settings(holder)[str(part)])
+            hint = _settings(holder)[str(part)]
+            classes, is_key = _classes_in(hint), get_origin(hint) in (dict, Mapping)
         if holder is not None or isinstance(part, int):
             path.append(str(part))
         else:

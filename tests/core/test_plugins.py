@@ -217,6 +217,23 @@ def test_the_errors_of_a_pydantic_model_are_told_the_same_way() -> None:
     ]
 
 
+class Named(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+    weight: float | Inner = 0.0
+    others: dict[str, Inner] = {}
+
+
+def test_of_a_section_in_place_of_a_number_its_own_problems_are_told_and_names_stand_in_the_path() -> None:
+    with pytest.raises(ValidationError) as caught:
+        Named.model_validate({"weight": {"size": "x"}, "others": {"a": {"size": "y"}, "size": {"sizes": 1}}})
+    message = "should be a valid integer, unable to parse string as an integer, got"
+    assert plugins.explain(caught.value, "config", Named).splitlines() == [
+        f"config.weight.size: {message} 'x'",
+        f"config.others.a.size: {message} 'y'",
+        "config.others.size has no field 'sizes' (did you mean 'size'?); its fields are size",
+    ]
+
+
 def test_every_folder_holds_plugins() -> None:
     assert {kind for kind, _ in SHIPPED} == set(plugins.KINDS)
 
