@@ -285,11 +285,8 @@ def sample(
 
         number = count or (4 if prompts else 1)
         request = Request(source, number, seed, which, checkpoint, sampler, score, overrides or [])
-        try:
+        with _going_on_in(folder):
             sampled = sample_file(request, prompts, folder) if prompts else sample_tasks(request, task or [], folder)
-        except (KeyboardInterrupt, _Stopped) as error:
-            is_begun = (folder / "samples.jsonl").is_file()
-            raise _Stopped(f"; the same command goes on in {folder}" if is_begun else "") from error
         for line in [*(sampled.turns() if task else ()), str(sampled)]:
             print(line)
         return
@@ -336,11 +333,8 @@ def filter_data(
 
     which, checkpoint, folder = weights_named(weights), checkpoint_named(at), out or Path("filtered")
     request = Request(source, count, seed, which, checkpoint, sampler, True, overrides or [])
-    try:
+    with _going_on_in(folder):
         found = filter_rows(request, folder, variance, most)
-    except (KeyboardInterrupt, _Stopped) as error:
-        is_begun = (folder / "samples.jsonl").is_file()
-        raise _Stopped(f"; the same command goes on in {folder}" if is_begun else "") from error
     print(found)
     print("train on the rest with:", shlex.join([*(overrides or []), *found.settings]))
 
@@ -704,6 +698,16 @@ def main() -> NoReturn:
         _print_stopped(str(stopped))
         sys.exit(INTERRUPTED)
     sys.exit(0)
+
+
+@contextmanager
+def _going_on_in(folder: Path) -> Iterator[None]:
+    """Makes Ctrl-C say that the same command goes on in a folder, where samples are there already."""
+    try:
+        yield
+    except (KeyboardInterrupt, _Stopped) as error:
+        is_begun = (folder / "samples.jsonl").is_file()
+        raise _Stopped(f"; the same command goes on in {folder}" if is_begun else "") from error
 
 
 @contextmanager

@@ -4,7 +4,6 @@ import base64
 import json
 import logging
 import math
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +11,7 @@ from typing import Any
 
 from mmrl.commands import sample_many
 from mmrl.commands.sample import sampler_of
-from mmrl.commands.sample_many import INDEX, Request, begin, chunk_samples, entries_before, scorer_of
+from mmrl.commands.sample_many import INDEX, Request, append, begin, chunk_samples, entries_before, scorer_of
 from mmrl.commands.train import restored
 from mmrl.core.config import DatasetSettings
 from mmrl.core.contracts import ConfigError, Keeping, RunError
@@ -171,10 +170,7 @@ def _sampled(
                     own[int(scores.prompt_index[row])].append(total)
             if isinstance(policy, Keeping):
                 policy.forget()
-            with (out / INDEX).open("a", encoding="utf-8") as index:
-                index.writelines(json.dumps(_entry(number, prompts, own[number])) + "\n" for number in own)
-                index.flush()
-                os.fsync(index.fileno())
+            append(out, [_entry(number, prompts, totals) for number, totals in own.items()])
             counter.add(len(own))
             found |= own
     return found

@@ -3,9 +3,7 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
-from pathlib import Path
 from statistics import fmean
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
@@ -18,6 +16,7 @@ from mmrl.prompts.row_files import RawRow, Source
 from mmrl.prompts.row_pictures import BadRow, PictureFolder
 from mmrl.scoring.scorer import Scorer
 from mmrl.scoring.standalone import judge, scorer_of
+from mmrl.system.files import scratch_folder
 
 Z = 1.959963984540054  # of an interval of 95%
 _TIE = 1e-6  # up to which two scores are equal
@@ -260,8 +259,8 @@ def agree(
     pairs = [pair for split in splits or (None,) for pair in islice(_pairs(Source(data, subset, split), layout), limit)]
     if not pairs:
         raise ConfigError(f"there is no pair with a preference in {data!r}")
-    with TemporaryDirectory() as folder:
-        scorer = scorer_of([section], device=device, twins=Path(folder) if is_tiny else None)
+    with scratch_folder("judge") as folder:
+        scorer = scorer_of([section], device=device, twins=folder if is_tiny else None)
         points = [_points(scorer, pair, number) for number, pair in enumerate(pairs)]
     aspects = list(dict.fromkeys(pair.aspect for pair in pairs))
     every = list(zip(pairs, points, strict=True))

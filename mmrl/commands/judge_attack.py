@@ -5,7 +5,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -19,6 +18,7 @@ from mmrl.prompts.row_files import RawRow, Source
 from mmrl.prompts.row_pictures import BadRow, PictureFolder
 from mmrl.scoring.scorer import Scorer
 from mmrl.scoring.standalone import judge, scorer_of
+from mmrl.system.files import scratch_folder
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -134,8 +134,8 @@ def attack(
     Raises:
         ConfigError: a reward of neither texts nor images, or a row that it cannot judge by.
     """
-    with TemporaryDirectory() as folder:
-        scorer = scorer_of([section], device=device, twins=Path(folder) if is_tiny else None)
+    with scratch_folder("judge") as folder:
+        scorer = scorer_of([section], device=device, twins=folder if is_tiny else None)
         reward = scorer.terms[0].reward
         if not {"texts", "images"} & reward.needs:
             needs = ", ".join(sorted(reward.needs)) or "nothing"

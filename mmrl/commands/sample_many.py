@@ -280,6 +280,14 @@ def _write_index(out: Path, entries: Mapping[int, Sequence[dict[str, Any]]]) -> 
     replace_file(out / INDEX, "".join(lines).encode())
 
 
+def append(out: Path, entries: Sequence[Mapping[str, Any]]) -> None:
+    """Adds entries to the index of a folder; they are on the disk when this returns."""
+    with (out / INDEX).open("a", encoding="utf-8") as index:
+        index.writelines(json.dumps(entry) + "\n" for entry in entries)
+        index.flush()
+        os.fsync(index.fileno())
+
+
 def _sampled(
     request: Request,
     trainer: Trainer,
@@ -299,10 +307,7 @@ def _sampled(
             listed = _entries(rollout, scorer, prompts, request.count, out)
             if isinstance(policy, Keeping):
                 policy.forget()
-            with (out / INDEX).open("a", encoding="utf-8") as index:
-                index.writelines(json.dumps(entry) + "\n" for entries in listed.values() for entry in entries)
-                index.flush()
-                os.fsync(index.fileno())
+            append(out, [entry for entries in listed.values() for entry in entries])
             counter.add(len(numbers))
             yield from listed.items()
 

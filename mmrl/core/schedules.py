@@ -39,3 +39,13 @@ class Schedule(Checked):
         elif self.shape == "step":
             part = float(part == 1.0)
         return self.start + (self.end - self.start) * part
+
+
+def value_at(number: float | Schedule, iteration: int) -> float:
+    """Returns a number, which may change over the run, at an iteration, counted from 0."""
+    return number(iteration) if isinstance(number, Schedule) else number
+
+
+def ends_of(number: float | Schedule) -> tuple[float, float]:
+    """Returns a number, which may change over the run, at the first and the last iteration."""
+    return (number.start, number.end) if isinstance(number, Schedule) else (number, number)

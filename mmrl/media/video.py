@@ -1,6 +1,7 @@
 """The videos of prompts: files, bytes or lists of pictures, and the frames of them that a model sees."""
 
 import math
+from abc import ABC, abstractmethod
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -263,21 +264,30 @@ class FrameClip:
 
 
 @dataclass(frozen=True)
-class ShuffledClip:
-    """A clip whose selected frames are shuffled, while their times stay in order (T-GRPO, arXiv 2503.21776)."""
+class ChangedClip(ABC):
+    """A clip whose selected frames are changed, by a seed; they are decoded as those of the clip itself."""
 
     clip: Clip
-    seed: int  # of the order
+    seed: int  # of the change
 
     @property
     def name(self) -> str:
         return self.clip.name
 
     def load(self, sampling: FrameSampling) -> Frames:
-        """Returns the frames that a sampling selects, shuffled."""
-        return self.shuffled(self.clip.load(sampling))
+        """Returns the frames that a sampling selects, changed."""
+        return self.changed(self.clip.load(sampling))
 
-    def shuffled(self, frames: Frames) -> Frames:
+    @abstractmethod
+    def changed(self, frames: Frames) -> Frames:
+        """Returns selected frames of the clip in their other form."""
+
+
+@dataclass(frozen=True)
+class ShuffledClip(ChangedClip):
+    """A clip whose selected frames are shuffled, while their times stay in order (T-GRPO, arXiv 2503.21776)."""
+
+    def changed(self, frames: Frames) -> Frames:
         """Returns frames in an order from the seed, which is never the order of time unless all are the same frame."""
         count, generator = len(frames.indices), torch.Generator().manual_seed(self.seed)
         order = torch.arange(count)
@@ -287,22 +297,12 @@ class ShuffledClip:
 
 
 @dataclass(frozen=True)
-class NoisyClip:
+class NoisyClip(ChangedClip):
     """A clip with Gaussian noise on its selected frames, of each pixel and frame its own (arXiv 2506.07464)."""
 
-    clip: Clip
-    seed: int  # of the noise
     std: float  # of the noise, where black is 0 and white is 1
 
-    @property
-    def name(self) -> str:
-        return self.clip.name
-
-    def load(self, sampling: FrameSampling) -> Frames:
-        """Returns the frames that a sampling selects, with noise."""
-        return self.noisy(self.clip.load(sampling))
-
-    def noisy(self, frames: Frames) -> Frames:
+    def changed(self, frames: Frames) -> Frames:
         """Returns frames with noise from the seed; values are cut to those that pixels have."""
         noise = torch.randn(frames.pixels.shape, generator=torch.Generator().manual_seed(self.seed))
         pixels = (frames.pixels + 255 * self.std * noise).round().clamp(0, 255).to(torch.uint8)

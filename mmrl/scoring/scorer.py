@@ -30,7 +30,7 @@ from mmrl.core.declarations import MixDeclaration
 from mmrl.core.dense import DENSE
 from mmrl.core.reward_batches import Demands, check_needs, needs_of_gradient, on_device, reward_batch, select
 from mmrl.core.rewards import Thought
-from mmrl.core.schedules import Schedule
+from mmrl.core.schedules import Schedule, ends_of, value_at
 from mmrl.scoring.answer_metrics import formats_of
 from mmrl.scoring.calls import Answer, call_once, call_reward
 from mmrl.scoring.metrics import as_wholes, too_many_failed
@@ -75,12 +75,12 @@ class RewardTerm:
 
     def weight_at(self, iteration: int) -> float:
         """Returns the weight at an iteration."""
-        return self.weight(iteration) if isinstance(self.weight, Schedule) else self.weight
+        return value_at(self.weight, iteration)
 
     @property
     def ends(self) -> tuple[float, float]:
         """Returns the weights at the first and the last iteration."""
-        return (self.weight.start, self.weight.end) if isinstance(self.weight, Schedule) else (self.weight,) * 2
+        return ends_of(self.weight)
 
     @property
     def smallest_weight(self) -> float:

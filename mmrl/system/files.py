@@ -58,9 +58,7 @@ def whole_folder(target: Path) -> Iterator[Path]:
     target = target.resolve()
     target.parent.mkdir(parents=True, exist_ok=True)
     for left in target.parent.glob(f".tmp-{glob.escape(target.name)}-*"):
-        with _alone(left) as is_left:
-            if is_left:
-                shutil.rmtree(left, ignore_errors=True)
+        _remove_left(left)
     unfinished = target.with_name(f".tmp-{target.name}-{os.getpid()}")
     unfinished.mkdir()
     with _alone(unfinished):
@@ -87,13 +85,17 @@ def scratch_folder(kind: str) -> Iterator[Path]:
     """
     for left in Path(tempfile.gettempdir()).glob(f"mmrl-{glob.escape(kind)}-*"):
         with suppress(OSError):  # another user's, or one that just ended
-            if time.time() - left.stat().st_mtime < _MOMENT:
-                continue
-            with _alone(left) as is_left:
-                if is_left:
-                    shutil.rmtree(left, ignore_errors=True)
+            if time.time() - left.stat().st_mtime >= _MOMENT:
+                _remove_left(left)
     with tempfile.TemporaryDirectory(prefix=f"mmrl-{kind}-") as name, _alone(Path(name)):
         yield Path(name)
+
+
+def _remove_left(folder: Path) -> None:
+    """Removes a folder, unless the process that locked it still runs."""
+    with _alone(folder) as is_left:
+        if is_left:
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 @contextmanager

@@ -4,7 +4,7 @@ import threading
 from dataclasses import dataclass, field
 
 from mmrl.media.pictures import Clip
-from mmrl.media.video import Frames, FrameSampling, NoisyClip, ShuffledClip
+from mmrl.media.video import ChangedClip, Frames, FrameSampling
 
 
 @dataclass
@@ -23,10 +23,8 @@ class FrameCache:
 
     def __call__(self, clip: Clip) -> Frames:
         """Returns the chosen frames of a clip. Raises ConfigError for a clip that cannot be read."""
-        if isinstance(clip, ShuffledClip):
-            return clip.shuffled(self(clip.clip))
-        if isinstance(clip, NoisyClip):
-            return clip.noisy(self(clip.clip))
+        if isinstance(clip, ChangedClip):
+            return clip.changed(self(clip.clip))
         with self._lock:
             kept = self._kept.pop(clip, None)
         frames = clip.load(self.sampling) if kept is None else kept

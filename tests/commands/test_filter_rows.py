@@ -24,15 +24,11 @@ REWARD = """
 from dataclasses import dataclass
 from typing import ClassVar
 import torch
+from my_rewards import Constant
 
 @dataclass(frozen=True)
-class Apart:
-    source: ClassVar[str] = "here"
-    range: ClassVar[tuple[float, float]] = (0.0, 1.0)
-    granularity: ClassVar[str] = "sample"
-    differentiable: ClassVar[bool] = False
+class Apart(Constant):
     needs: ClassVar[frozenset[str]] = frozenset({"target.apart"})
-    batch_size: ClassVar[int | None] = None
 
     def score(self, batch):
         place = [batch.group[:row].eq(group).sum() for row, group in enumerate(batch.group)]

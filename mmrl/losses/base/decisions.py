@@ -17,7 +17,7 @@ from mmrl.core.data import Rollout, WeightsName
 from mmrl.core.declarations import DecisionQuantity, LossDeclaration
 from mmrl.core.keys import GroupKey
 from mmrl.core.numerics import Normalisation, normalised_weights
-from mmrl.core.schedules import Schedule
+from mmrl.core.schedules import Schedule, ends_of, value_at
 from mmrl.core.views import DecisionView
 
 from .divergence import KL, REQUIRES, KLTarget, divergence
@@ -62,20 +62,16 @@ class DecisionLoss(Checked):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if isinstance(self.kl_coef, Schedule) and min(self.kl_coef.start, self.kl_coef.end) < 0:
-            ends = f"{self.kl_coef.start:g} and {self.kl_coef.end:g}"
-            raise ValueError(f"kl_coef must start and end at 0 or above, got {ends}")
+        start, end = ends_of(self.kl_coef)
+        if min(start, end) < 0:
+            raise ValueError(f"kl_coef must start and end at 0 or above, got {start:g} and {end:g}")
         if self.entropy_floor is not None and self.entropy_coef == 0:
             raise ValueError("entropy_floor says when entropy_coef counts, which is 0; set it above 0")
 
     @property
     def has_kl(self) -> bool:
         """Whether the KL has a weight in some iteration, so that all iterations measure it."""
-        return max(self.kl_coef.start, self.kl_coef.end) > 0 if isinstance(self.kl_coef, Schedule) else self.kl_coef > 0
-
-    def kl_coef_at(self, iteration: int) -> float:
-        """Returns the weight of the KL penalty at an iteration, counted from 0."""
-        return self.kl_coef(iteration) if isinstance(self.kl_coef, Schedule) else self.kl_coef
+        return max(ends_of(self.kl_coef)) > 0
 
     @property
     def needs(self) -> frozenset[WeightsName]:
@@ -129,7 +125,7 @@ class DecisionLoss(Checked):
         """
         left = list(divergence)
         if self.has_kl:
-            kl, weight = left.pop(0), self.kl_coef_at(batch.iteration)
+            kl, weight = left.pop(0), value_at(self.kl_coef, batch.iteration)
             terms, metrics = terms + weight * kl, {**metrics, "kl": kl}
             if isinstance(self.kl_coef, Schedule):
                 metrics = {**metrics, "kl_coef": torch.full_like(kl, weight)}
